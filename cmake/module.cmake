@@ -1,0 +1,62 @@
+# signalbox_module(NAME [DEPS module...] [LIBS target...])
+#
+# One directory under src/signalbox is one module. Its files say what they are by their names:
+#   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
+#   program each, every other *.cc -> the static library signalbox_NAME.
+# DEPS are modules below this one (scripts/check_deps.py holds includes to them).
+add_library(signalbox_flags INTERFACE)
+target_include_directories(signalbox_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(signalbox_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+target_compile_definitions(signalbox_flags INTERFACE SIGNALBOX_VERSION="${PROJECT_VERSION}")
+target_link_libraries(signalbox_flags INTERFACE Threads::Threads fmt::fmt)
+if(SIGNALBOX_SANITIZE)
+  target_compile_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE}
+                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE})
+endif()
+if(SIGNALBOX_FUZZ)
+  target_compile_options(signalbox_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+function(signalbox_module name)
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  set(tests ${sources})
+  set(benchmarks ${sources})
+  set(fuzzers ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(FILTER benchmarks INCLUDE REGEX "_benchmark\\.cc$")
+  list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "(_test|_benchmark|_fuzz|main)\\.cc$")
+
+  list(TRANSFORM ARG_DEPS PREPEND signalbox_ OUTPUT_VARIABLE deps)
+  if(sources)
+    add_library(signalbox_${name} STATIC ${sources})
+    target_link_libraries(signalbox_${name} PUBLIC signalbox_flags ${deps} PRIVATE ${ARG_LIBS})
+  else()
+    add_library(signalbox_${name} INTERFACE)
+    target_link_libraries(signalbox_${name} INTERFACE signalbox_flags ${deps})
+  endif()
+
+  if(SIGNALBOX_TESTS AND tests)
+    add_executable(${name}_test ${tests})
+    target_link_libraries(${name}_test PRIVATE signalbox_${name} ${ARG_LIBS} signalbox_rapidcheck
+                          GTest::gmock GTest::gtest_main)
+    target_compile_definitions(${name}_test PRIVATE
+      SIGNALBOX_SOURCE_DIR="${PROJECT_SOURCE_DIR}" SIGNALBOX_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
+    add_test(NAME ${name}_test COMMAND ${name}_test)
+    set_tests_properties(${name}_test PROPERTIES LABELS fast TIMEOUT 600)
+  endif()
+  if(SIGNALBOX_BENCHMARKS AND benchmarks)
+    add_executable(${name}_benchmark ${benchmarks})
+    target_link_libraries(${name}_benchmark PRIVATE signalbox_${name} ${ARG_LIBS} benchmark::benchmark_main)
+  endif()
+  if(SIGNALBOX_FUZZ)
+    foreach(fuzzer ${fuzzers})
+      get_filename_component(target ${fuzzer} NAME_WE)
+      add_executable(${target} ${fuzzer})
+      target_link_libraries(${target} PRIVATE signalbox_${name} ${ARG_LIBS})
+      target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+    endforeach()
+  endif()
+endfunction()
