@@ -25,7 +25,7 @@ struct Voidify {
 
 }  // namespace signalbox::internal
 
-#define SB_CHECK(condition)                         \
-  (condition) ? (void)0                             \
-              : ::signalbox::internal::Voidify() &  \
+#define SB_CHECK(condition)                        \
+  (condition) ? (void)0                            \
+              : ::signalbox::internal::Voidify() & \
                     ::signalbox::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()

@@ -25,9 +25,9 @@ class StrongId {
 
 using RankId = StrongId<struct RankTag>;      // position in the world, 0 .. R-1
 using ExpertId = StrongId<struct ExpertTag>;  // the model's view: logical expert, 0 .. E-1
-using SlotId = StrongId<struct SlotTag>;      // the engine's view: physical place that holds a replica
-using BlockId = StrongId<struct BlockTag>;    // page of the KV pool
-using TokenId = int32_t;                      // vocabulary index; plain, it fills whole arrays
+using SlotId = StrongId<struct SlotTag>;  // the engine's view: physical place that holds a replica
+using BlockId = StrongId<struct BlockTag>;  // page of the KV pool
+using TokenId = int32_t;                    // vocabulary index; plain, it fills whole arrays
 
 }  // namespace signalbox
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Status and Result<T>: how every function reports what a file, a flag, a request or a peer can cause.
+// Status and Result<T>: how every function reports what a file, a flag, a request or a peer can
+// cause.
 //
 // A message says what went wrong, where, what was found, what was expected and what to do about it.
 // Nothing here throws; SB_CHECK (base/check.h) is for our own bugs only.
 //
 //   Result<int> Parse(std::string_view s) {
-//     if (s.empty()) return InvalidArgument({.what = "empty number", .remedy = "give a decimal number"});
+//     if (s.empty()) return InvalidArgument({.what = "empty number", .remedy = "give a decimal
+//     number"});
 //     ...
 //   }
 //   SB_ASSIGN_OR_RETURN(int n, Parse(text));
@@ -22,7 +24,8 @@
 
 namespace signalbox {
 
-// Codes name the reader's situation, not our module; ExitCode() gives the process exit code of each.
+// Codes name the reader's situation, not our module; ExitCode() gives the process exit code of
+// each.
 enum class StatusCode {
   kOk,
   kInternal,           // a fault of ours                                    exit 1
@@ -69,7 +72,9 @@ class [[nodiscard]] Status {
   ErrorDetail detail_;
 };
 
-inline Status OkStatus() { return Status(); }
+inline Status OkStatus() {
+  return Status();
+}
 Status Internal(ErrorDetail detail);
 Status InvalidArgument(ErrorDetail detail);
 Status Refused(ErrorDetail detail);
@@ -85,7 +90,7 @@ Status Cancelled(ErrorDetail detail);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : state_(std::move(value)) {}        // NOLINT(google-explicit-constructor)
   Result(Status status) : state_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     SB_CHECK(!std::get<Status>(state_).ok()) << "Result built from an OK status";
   }
@@ -117,13 +122,14 @@ class [[nodiscard]] Result {
 #define SB_CONCAT_(a, b) SB_CONCAT_INNER_(a, b)
 
 // Returns from the enclosing function when `expr` (a Status) is an error.
-#define SB_RETURN_IF_ERROR(expr)                            \
-  do {                                                      \
+#define SB_RETURN_IF_ERROR(expr)                                                      \
+  do {                                                                                \
     if (::signalbox::Status sb_status_ = (expr); !sb_status_.ok()) return sb_status_; \
   } while (false)
 
 // `lhs` takes the value of `expr` (a Result), or the enclosing function returns its Status.
-#define SB_ASSIGN_OR_RETURN(lhs, expr) SB_ASSIGN_OR_RETURN_IMPL_(SB_CONCAT_(sb_result_, __LINE__), lhs, expr)
+#define SB_ASSIGN_OR_RETURN(lhs, expr) \
+  SB_ASSIGN_OR_RETURN_IMPL_(SB_CONCAT_(sb_result_, __LINE__), lhs, expr)
 #define SB_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                              \
   if (!tmp.ok()) return tmp.status();             \

@@ -8,8 +8,11 @@ namespace {
 
 Result<int> Half(int n) {
   if (n % 2 != 0) {
-    return InvalidArgument({.what = "odd number", .where = "--n", .found = std::to_string(n),
-                            .expected = "an even number", .remedy = "add one"});
+    return InvalidArgument({.what = "odd number",
+                            .where = "--n",
+                            .found = std::to_string(n),
+                            .expected = "an even number",
+                            .remedy = "add one"});
   }
   return n / 2;
 }

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ops: every numeric operation of a model, as one table that a device implements.
+//
+// Activations are float, row-major; `*_stride` counts floats between rows. Weights are MatrixViews
+// and stay packed. MakeReferenceOps() is the scalar definition of each operation, MakeCpuOps() the
+// fast one; both are chosen at run time and tested against each other (ops_test.cc) with tolerances
+// derived from the inputs.
+//
+// Two promises that the engine builds on:
+//  * no operation on tokens mixes tokens, except Attention, CausalConv and DeltaRule, which mix
+//  those of one
+//    sequence; zero tokens are legal everywhere;
+//  * for every operation but DeltaRule in chunked form, a token's result does not depend on which
+//  other
+//    tokens are in the call (same summation order), so greedy text does not depend on batching.
+//
+//   std::unique_ptr<Ops> ops = MakeCpuOps({.threads = 2});
+//   ops->MatMul({.x = x, .x_stride = h, .tokens = t, .w = w, .y = y, .y_stride = w.rows});
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "signalbox/base/status.h"
+#include "signalbox/tensor/matrix.h"
+
+namespace signalbox {
+
+// y[t, o] = sum_i x[t, i] * w[o, i] (+ bias[o]).
+struct MatMulParams {
+  const float* x;  // [tokens, w.cols]
+  int64_t x_stride;
+  int64_t tokens;
+  MatrixView w;                 // [out, in]
+  const float* bias = nullptr;  // [out] or null
+  float* y;                     // [tokens, w.rows]
+  int64_t y_stride;
+};
+
+// y = x * rsqrt(mean(x^2) + eps) * (offset + weight), per row of `width`.
+struct RmsNormParams {
+  const float* x;  // [rows, width]
+  int64_t x_stride;
+  int64_t rows;
+  int64_t width;
+  const float* weight;  // [width]
+  float offset;         // 1 for zero-centred weights (stored as the offset from one), else 0
+  float eps;
+  float* y;  // [rows, width]; may be x
+  int64_t y_stride;
+};
+
+// y = rms_norm(x) * weight * silu(z), per row: norm first, then gate (Gated DeltaNet output).
+struct GatedRmsNormParams {
+  const float* x;  // [rows, width]
+  const float* z;  // [rows, width]
+  int64_t rows;
+  int64_t width;
+  const float* weight;  // [width]
+  float eps;
+  float* y;  // [rows, width]; may be x
+};
+
+// Rotates dims [0, rotary) of every head in pairs (i, i + rotary/2) by position * inv_freq[i]
+// (half-split form).
+struct RopeParams {
+  float* x;  // [tokens, heads, head_dim], in place
+  int64_t x_stride;
+  int64_t tokens;
+  int64_t heads;
+  int64_t head_dim;
+  int64_t rotary;
+  const int32_t* positions;  // [tokens]
+  const float* inv_freq;     // [rotary / 2]
+  float scale = 1.f;         // multiplies cos and sin (YaRN)
+};
+
+// The new tokens of one sequence inside a flattened batch.
+struct SequenceSpan {
+  int64_t first;  // row of its first new token in the batch
+  int64_t count;  // new tokens
+  int64_t past;   // tokens already in the state
+};
+
+// Pages of a KV pool for one layer: row of token p of a sequence = block_table[p / block] * block +
+// p % block.
+struct KvView {
+  float* keys;    // [blocks * block, kv_heads, head_dim]
+  float* values;  // [blocks * block, kv_heads, value_dim]
+  int64_t block;  // tokens per page
+};
+
+// Causal attention of new tokens over past and new ones; writes the new keys and values to the
+// pages first. Query head h reads kv head h / (heads / kv_heads); softmax in float.
+struct AttentionParams {
+  const float* q;  // [tokens, heads, head_dim]
+  int64_t q_stride;
+  const float* k;  // [tokens, kv_heads, head_dim], after norm and rotation
+  int64_t k_stride;
+  const float* v;  // [tokens, kv_heads, value_dim]
+  int64_t v_stride;
+  int64_t heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t value_dim;
+  float scale;
+  std::span<const SequenceSpan> sequences;
+  std::span<const int32_t* const> block_tables;  // one per sequence
+  KvView kv;
+  float* out;  // [tokens, heads, value_dim]
+  int64_t out_stride;
+};
+
+// Causal depthwise convolution with kernel K over the tokens of each sequence, then SiLU.
+// u_t[c] = silu(sum_j w[c, j] * in_{t-(K-1)+j}[c]); `state` holds the last K-1 inputs and is
+// updated.
+struct CausalConvParams {
+  const float* x;  // [tokens, channels]
+  int64_t x_stride;
+  int64_t channels;
+  int64_t kernel;
+  const float* weight;  // [channels, kernel]; the last tap is the current token
+  std::span<const SequenceSpan> sequences;
+  std::span<float* const> states;  // one per sequence: [kernel - 1, channels], oldest first
+  float* y;                        // [tokens, channels]
+  int64_t y_stride;
+};
+
+// Gated delta rule per value head (Gated DeltaNet; with per-channel decay Kimi Delta Attention):
+//   S <- e^g S;  d = beta (v - S^T k);  S <- S + k d^T;  o = S^T q.
+// q and k are l2-normalised here (eps 1e-6 inside the root) and q scaled by key_dim^-0.5.
+struct DeltaRuleParams {
+  const float* q;  // [tokens, key_heads, key_dim]
+  const float* k;  // [tokens, key_heads, key_dim]
+  const float* v;  // [tokens, value_heads, value_dim]
+  int64_t q_stride;
+  int64_t k_stride;
+  int64_t v_stride;
+  const float*
+      g;  // [tokens, value_heads] log decay <= 0; with channel_decay [tokens, value_heads, key_dim]
+  const float* beta;  // [tokens, value_heads]
+  bool channel_decay = false;
+  int64_t key_heads;
+  int64_t value_heads;  // head j pairs with key head j / (value_heads / key_heads)
+  int64_t key_dim;
+  int64_t value_dim;
+  std::span<const SequenceSpan> sequences;
+  std::span<float* const> states;  // one per sequence: [value_heads, key_dim, value_dim], updated
+  bool chunked = false;            // chunk form for spans of more than one token
+  float* out;                      // [tokens, value_heads, value_dim]
+  int64_t out_stride;
+};
+
+// Activations of a gated MLP and other elementwise maps.
+enum class Activation : uint8_t { kSilu };
+
+// Softmax over all experts, the k largest (ties: lower id first), optionally renormalised over the
+// k.
+struct RouterParams {
+  const float* logits;  // [tokens, experts]
+  int64_t tokens;
+  int64_t experts;
+  int64_t top_k;
+  bool renormalise;
+  int32_t* ids;    // [tokens, top_k], descending weight
+  float* weights;  // [tokens, top_k]
+};
+
+struct ExpertWeights {
+  MatrixView gate;  // [inner, in]
+  MatrixView up;    // [inner, in]
+  MatrixView down;  // [out, inner]
+};
+
+// Gated MLPs over rows already grouped by expert: y = down(act(gate x) * up x) for rows
+// [offsets[e], offsets[e+1]). No router weight is applied. Rows of experts without rows are not
+// touched.
+struct GroupedMlpParams {
+  const float* x;  // [rows, in]
+  int64_t x_stride;
+  std::span<const int64_t> offsets;  // [experts + 1]
+  std::span<const ExpertWeights> experts;
+  Activation activation = Activation::kSilu;
+  float* y;  // [rows, out]
+  int64_t y_stride;
+};
+
+// out[i, :] = in[rows[i], :]; a negative row gives zeros.
+struct GatherRowsParams {
+  const float* in;
+  int64_t in_stride;
+  int64_t width;
+  std::span<const int64_t> rows;
+  float* out;
+  int64_t out_stride;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  // "reference", "cpu avx512", ...
+  virtual std::string name() const = 0;
+
+  // out[t, :] = table[ids[t], :].
+  virtual void Embed(const MatrixView& table, std::span<const int32_t> ids, float* out) = 0;
+  virtual void MatMul(const MatMulParams& p) = 0;
+  virtual void RmsNorm(const RmsNormParams& p) = 0;
+  virtual void GatedRmsNorm(const GatedRmsNormParams& p) = 0;
+  virtual void Rope(const RopeParams& p) = 0;
+  virtual void Attention(const AttentionParams& p) = 0;
+  virtual void CausalConv(const CausalConvParams& p) = 0;
+  virtual void DeltaRule(const DeltaRuleParams& p) = 0;
+  virtual void Router(const RouterParams& p) = 0;
+  virtual void GroupedMlp(const GroupedMlpParams& p) = 0;
+  virtual void GatherRows(const GatherRowsParams& p) = 0;
+  // y[i] = silu(gate[i]) * up[i].
+  virtual void SiluMul(const float* gate, const float* up, int64_t n, float* y) = 0;
+  // x[t, :] *= sigmoid(gate[t, :]) (gate_width == width), or one gate per row (gate_width == 1).
+  virtual void SigmoidMul(float* x, int64_t x_stride, const float* gate, int64_t gate_stride,
+                          int64_t gate_width, int64_t rows, int64_t width) = 0;
+  // y[i] += a * x[i].
+  virtual void AddScaled(const float* x, float a, int64_t n, float* y) = 0;
+  // beta = sigmoid(b); g = -exp(a_log) * softplus(a + dt_bias); all [tokens, heads], a_log and
+  // dt_bias [heads].
+  virtual void DeltaGates(const float* a, const float* b, const float* a_log, const float* dt_bias,
+                          int64_t tokens, int64_t heads, float* g, float* beta) = 0;
+};
+
+// The scalar definition, one thread, plain loops in float with double accumulators where sums are
+// long.
+std::unique_ptr<Ops> MakeReferenceOps();
+
+enum class Isa : uint8_t { kPortable, kAvx2, kAvx512 };
+std::string_view ToString(Isa isa);
+// Best instruction set of this machine.
+Isa DetectIsa();
+
+struct CpuOptions {
+  int threads = 1;
+  Isa isa = DetectIsa();
+};
+// Refused when this machine lacks `isa`.
+Result<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options);
+
+}  // namespace signalbox
