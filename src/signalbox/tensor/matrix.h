@@ -5,8 +5,11 @@
 // copies nothing.
 //
 //   MatrixView w = ...;                                   // MXFP4 [512, 2048]
-//   SB_ASSIGN_OR_RETURN(MatrixView half, w.Cols(1024, 2048));   // refused unless on a block of 32
+//   SB_ASSIGN_OR_RETURN(MatrixView half, w.Cols(1024, 2048));  // refused unless on a block of 32
 //   w.DecodeRow(3, out);                                  // float [cols]: the reference reading
+//
+// Formats: OCP MX specification 1.0 (E2M1 elements, E8M0 scales); block FP8 as released with a
+// `weight_scale_inv` per 128 x 128 block. No pointer needs any alignment.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +26,11 @@ enum class WeightFormat : uint8_t {
   kBf16,
   kF16,
   kMxfp4,     // E2M1 nibbles, low nibble = even column; one E8M0 scale per 32 columns of a row
-  kFp8Block,  // E4M3; one scale (F32 or BF16) per block of kFp8Block x kFp8Block
+  kFp8Block,  // E4M3; one scale (F32 or BF16) per block of kFp8BlockSize x kFp8BlockSize
 };
 std::string_view ToString(WeightFormat format);
+// Bytes of `cols` columns of one row, without scales: kMxfp4 packs two columns in a byte.
+int64_t PackedBytes(WeightFormat format, int64_t cols);
 
 inline constexpr int64_t kMxBlock = 32;        // columns that share one MXFP4 scale (OCP MX)
 inline constexpr int64_t kFp8BlockSize = 128;  // rows and columns that share one FP8 scale
@@ -50,7 +55,8 @@ struct MatrixView {
   // Bytes of weights and scales that reading the whole view touches.
   int64_t bytes() const;
 
-  // Rows [begin, end); any cut is legal.
+  // Rows [begin, end); any cut inside the matrix is legal, an empty one too. InvalidArgument
+  // outside.
   Result<MatrixView> Rows(int64_t begin, int64_t end) const;
   // Columns [begin, end); MXFP4 can be cut at multiples of 32 only.
   Result<MatrixView> Cols(int64_t begin, int64_t end) const;
