@@ -1,23 +1,47 @@
-# signalbox_module(NAME [DEPS module...] [LIBS target...])
-#
-# One directory under src/signalbox is one module. Its files say what they are by their names:
-#   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
-#   program each, every other *.cc -> the static library signalbox_NAME.
-# DEPS are modules below this one (scripts/check_deps.py holds includes to them).
+# Every target is compiled with signalbox_flags.
 add_library(signalbox_flags INTERFACE)
 target_include_directories(signalbox_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
-target_compile_options(signalbox_flags INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+target_compile_options(signalbox_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
+                       $<$<BOOL:${SIGNALBOX_WERROR}>:-Werror>)
 target_compile_definitions(signalbox_flags INTERFACE SIGNALBOX_VERSION="${PROJECT_VERSION}")
 target_link_libraries(signalbox_flags INTERFACE Threads::Threads fmt::fmt)
 if(SIGNALBOX_SANITIZE)
   target_compile_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE}
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_definitions(signalbox_flags INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE})
 endif()
 if(SIGNALBOX_FUZZ)
   target_compile_options(signalbox_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
+# Modules whose tests run under the thread sanitizer too (ctest label `threads`).
+set(SIGNALBOX_THREADED_MODULES base comm a2a engine server)
+
+add_custom_target(threaded_tests)
+add_custom_target(fuzzers)
+
+# ctest runs a fuzzer for a bounded time, from its seeds (testdata/NAME_fuzz/, one input a file) and from what
+# earlier runs found.
+function(signalbox_fuzz_test target)
+  set(corpus ${CMAKE_BINARY_DIR}/corpus/${target})
+  file(MAKE_DIRECTORY ${corpus})
+  set(seeds ${CMAKE_CURRENT_SOURCE_DIR}/testdata/${target})
+  if(NOT EXISTS ${seeds})
+    set(seeds "")
+  endif()
+  add_test(NAME ${target} COMMAND ${target} -max_total_time=${SIGNALBOX_FUZZ_SECONDS} -timeout=10
+           -rss_limit_mb=2048 -artifact_prefix=${CMAKE_BINARY_DIR}/${target}- ${corpus} ${seeds})
+  math(EXPR timeout "${SIGNALBOX_FUZZ_SECONDS} + 120")
+  set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
+endfunction()
+
+# signalbox_module(NAME [DEPS module...] [LIBS target...])
+#
+# One directory under src/signalbox is one module. Its files say what they are by their names:
+#   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
+#   program each, every other *.cc -> the static library signalbox_NAME.
+# DEPS are modules below this one (scripts/check_deps.py holds includes to them).
 function(signalbox_module name)
   cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -45,7 +69,12 @@ function(signalbox_module name)
     target_compile_definitions(${name}_test PRIVATE
       SIGNALBOX_SOURCE_DIR="${PROJECT_SOURCE_DIR}" SIGNALBOX_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
     add_test(NAME ${name}_test COMMAND ${name}_test)
-    set_tests_properties(${name}_test PROPERTIES LABELS fast TIMEOUT 600)
+    set(labels fast)
+    if(name IN_LIST SIGNALBOX_THREADED_MODULES)
+      list(APPEND labels threads)
+      add_dependencies(threaded_tests ${name}_test)
+    endif()
+    set_tests_properties(${name}_test PROPERTIES LABELS "${labels}" TIMEOUT 600)
   endif()
   if(SIGNALBOX_BENCHMARKS AND benchmarks)
     add_executable(${name}_benchmark ${benchmarks})
@@ -57,6 +86,8 @@ function(signalbox_module name)
       add_executable(${target} ${fuzzer})
       target_link_libraries(${target} PRIVATE signalbox_${name} ${ARG_LIBS})
       target_link_options(${target} PRIVATE -fsanitize=fuzzer)
+      add_dependencies(fuzzers ${target})
+      signalbox_fuzz_test(${target})
     endforeach()
   endif()
 endfunction()

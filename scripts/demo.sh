@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: scripts/demo.sh
+# From a fresh clone to an answer: set-up, release build, one question, 100 problems, and what the model is made of.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+model=models/tiny-qwen3.5-moe-mxfp4
+signalbox=build/release/src/signalbox/cli/signalbox
+question="Tom has 12 apples. Then Tom buys 7 more. How many apples does Tom have now?"
+
+# Shows a command as one would type it, then runs it.
+show() {
+  printf '$ signalbox'
+  local word
+  for word in "$@"; do
+    if [[ $word == *' '* ]]; then printf ' "%s"' "$word"; else printf ' %s' "$word"; fi
+  done
+  printf '\n'
+  "$signalbox" "$@" </dev/null
+}
+
+section "1. Set-up"
+scripts/setup.sh build
+
+section "2. Build (release)"
+mkdir -p build/logs
+log=build/logs/demo-build.log
+start=$SECONDS
+say "A first build takes a few minutes; its output goes to $log"
+{ cmake --preset release && cmake --build --preset release -j "$jobs" --target signalbox; } \
+  >"$log" 2>&1 </dev/null || { tail -n 40 "$log" >&2; die "The build failed."; }
+say "Built in $((SECONDS - start)) s: $signalbox"
+
+section "3. One question"
+answer=build/logs/demo-answer.txt
+show generate "$model" --chat --prompt "$question" | tee "$answer"
+say
+grep -q 19 "$answer" || die "The answer should have been 19."
+
+section "4. 100 word problems the model has not seen"
+show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16
+
+section "5. What the checkpoint holds"
+inventory=$(show inspect "$model")
+head -n 24 <<<"$inventory"
+say "..."
+
+section "Done"
+say "Ask it yourself:  $signalbox chat $model"

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: scripts/setup.sh [build|test|python]...      (default: build test)
+# Installs what the project needs on a Debian 12 machine, and nothing that is already there.
+#   build   compiler and libraries           test   build, plus what scripts/test.sh runs
+#   python  a virtual environment .venv with requirements.txt, for making goldens anew
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+packages_of() { awk -v group="$1" '$1 == group {print $2}' scripts/packages.txt; }
+
+# Prints those of its arguments that are not installed.
+missing_of() {
+  local package
+  for package in "$@"; do
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
+      printf '%s\n' "$package"
+  done
+}
+
+apt_get() {
+  local -a as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || die "Installing packages needs root: run as root, or install sudo."
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+
+install_packages() {
+  local -a wanted missing
+  mapfile -t wanted < <(for group in "$@"; do packages_of "$group"; done | sort -u)
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is not a Debian machine: provide the equivalents of ${wanted[*]}"
+    return
+  fi
+  mapfile -t missing < <(missing_of "${wanted[@]}")
+  if ((${#missing[@]} == 0)); then
+    say "Packages: all ${#wanted[@]} are installed."
+    return
+  fi
+  say "Packages: installing ${missing[*]}"
+  local log
+  log=$(mktemp)
+  # The package lists are fetched only if the ones at hand do not do.
+  if ! apt_get install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1; then
+    say "Packages: refreshing the package lists"
+    apt_get update >"$log" 2>&1 || say "Packages: some lists could not be refreshed"
+    apt_get install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+      { tail -n 20 "$log" >&2; die "Packages could not be installed."; }
+  fi
+  rm -f "$log"
+}
+
+install_python() {
+  local stamp=.venv/requirements.txt
+  if cmp -s scripts/requirements.txt "$stamp"; then
+    say "Python: .venv is up to date."
+    return
+  fi
+  say "Python: installing scripts/requirements.txt into .venv"
+  python3 -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
+  cp scripts/requirements.txt "$stamp"
+}
+
+groups=("$@")
+((${#groups[@]})) || groups=(build test)
+want_python=false
+apt_groups=()
+for group in "${groups[@]}"; do
+  case $group in
+    build) apt_groups+=(build) ;;
+    test) apt_groups+=(build test) ;;
+    python) apt_groups+=(python) want_python=true ;;
+    *) die "usage: scripts/setup.sh [build|test|python]..." ;;
+  esac
+done
+install_packages "${apt_groups[@]}"
+if $want_python; then install_python; fi
