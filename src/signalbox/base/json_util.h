@@ -7,6 +7,7 @@
 //   SB_ASSIGN_OR_RETURN(nlohmann::json config, ReadJsonFile(dir / "config.json"));
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
@@ -25,6 +26,10 @@ inline constexpr int64_t kMaxJsonFileBytes = int64_t{256} << 20;
 // and nesting beyond kMaxJsonDepth are errors.
 Result<nlohmann::json> ParseJson(std::string_view text,
                                  StatusCode code = StatusCode::kInvalidArgument);
+
+// The error for a fault that nlohmann's SAX interface reports: `position` and `what` as given to
+// parse_error. For readers that use that interface themselves.
+Status JsonSyntaxError(size_t position, std::string_view what, StatusCode code);
 
 // A file of the model directory. Missing, larger than kMaxJsonFileBytes or not JSON:
 // BAD_CHECKPOINT that names the file.
