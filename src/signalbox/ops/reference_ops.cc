@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The oracle: every operation as its formula reads, one loop per index. Sums are accumulated in
+// double, so that what a fast kernel is compared with has no rounding of its own to speak of.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "signalbox/ops/ops.h"
+
+namespace signalbox {
+namespace {
+
+double Sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+double Silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+double Dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+// 1 / sqrt(mean(x^2) + eps)
+double InverseRms(const float* x, int64_t n, float eps) {
+  return 1 / std::sqrt(Dot(x, x, n) / static_cast<double>(n) + eps);
+}
+
+// x / sqrt(sum(x^2) + 1e-6) * scale
+std::vector<double> L2Normalise(const float* x, int64_t n, double scale) {
+  const double inverse = scale / std::sqrt(Dot(x, x, n) + 1e-6);
+  std::vector<double> out(n);
+  for (int64_t i = 0; i < n; ++i) out[i] = x[i] * inverse;
+  return out;
+}
+
+class ReferenceOps final : public Ops {
+ public:
+  std::string name() const override { return "reference"; }
+
+  void Embed(const MatrixView& table, std::span<const int32_t> ids, float* out) override {
+    for (size_t t = 0; t < ids.size(); ++t) {
+      table.DecodeRow(
+          ids[t], {out + static_cast<int64_t>(t) * table.cols, static_cast<size_t>(table.cols)});
+    }
+  }
+
+  void MatMul(const MatMulParams& p) override {
+    std::vector<float> row(p.w.cols);
+    for (int64_t o = 0; o < p.w.rows; ++o) {
+      p.w.DecodeRow(o, row);
+      for (int64_t t = 0; t < p.tokens; ++t) {
+        const double sum = Dot(p.x + t * p.x_stride, row.data(), p.w.cols);
+        p.y[t * p.y_stride + o] = static_cast<float>(p.bias != nullptr ? sum + p.bias[o] : sum);
+      }
+    }
+  }
+
+  void RmsNorm(const RmsNormParams& p) override {
+    for (int64_t r = 0; r < p.rows; ++r) {
+      const float* x = p.x + r * p.x_stride;
+      float* y = p.y + r * p.y_stride;
+      const double inverse = InverseRms(x, p.width, p.eps);
+      for (int64_t i = 0; i < p.width; ++i) {
+        y[i] = static_cast<float>(x[i] * inverse * (static_cast<double>(p.offset) + p.weight[i]));
+      }
+    }
+  }
+
+  void GatedRmsNorm(const GatedRmsNormParams& p) override {
+    for (int64_t r = 0; r < p.rows; ++r) {
+      const float* x = p.x + r * p.width;
+      const double inverse = InverseRms(x, p.width, p.eps);
+      for (int64_t i = 0; i < p.width; ++i) {
+        p.y[r * p.width + i] =
+            static_cast<float>(x[i] * inverse * p.weight[i] * Silu(p.z[r * p.width + i]));
+      }
+    }
+  }
+
+  void Rope(const RopeParams& p) override {
+    const int64_t half = p.rotary / 2;
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      for (int64_t h = 0; h < p.heads; ++h) {
+        float* x = p.x + t * p.x_stride + h * p.head_dim;
+        for (int64_t i = 0; i < half; ++i) {
+          // The angle itself is a float, as in the models' own code.
+          const float angle = static_cast<float>(p.positions[t]) * p.inv_freq[i];
+          const double c = std::cos(static_cast<double>(angle)) * p.scale;
+          const double s = std::sin(static_cast<double>(angle)) * p.scale;
+          const double a = x[i];
+          const double b = x[i + half];
+          x[i] = static_cast<float>(a * c - b * s);
+          x[i + half] = static_cast<float>(b * c + a * s);
+        }
+      }
+    }
+  }
+
+  void Attention(const AttentionParams& p) override {
+    for (size_t s = 0; s < p.sequences.size(); ++s) {
+      for (int64_t i = 0; i < p.sequences[s].count; ++i) AppendKv(p, s, i);
+    }
+    for (size_t s = 0; s < p.sequences.size(); ++s) {
+      for (int64_t i = 0; i < p.sequences[s].count; ++i) {
+        for (int64_t h = 0; h < p.heads; ++h) AttendOne(p, s, i, h);
+      }
+    }
+  }
+
+  void CausalConv(const CausalConvParams& p) override {
+    const int64_t taps = p.kernel - 1;  // that reach back
+    for (size_t s = 0; s < p.sequences.size(); ++s) {
+      const SequenceSpan& span = p.sequences[s];
+      for (int64_t c = 0; c < p.channels; ++c) {
+        std::vector<float> in;  // state, then the new inputs
+        for (int64_t j = 0; j < taps; ++j) in.push_back(p.states[s][j * p.channels + c]);
+        for (int64_t i = 0; i < span.count; ++i) {
+          in.push_back(p.x[(span.first + i) * p.x_stride + c]);
+          const double u = Dot(p.weight + c * p.kernel, in.data() + i, p.kernel);
+          p.y[(span.first + i) * p.y_stride + c] = static_cast<float>(Silu(u));
+        }
+        for (int64_t j = 0; j < taps; ++j) p.states[s][j * p.channels + c] = in[span.count + j];
+      }
+    }
+  }
+
+  // Always the recurrence; the chunk form is another way to the same numbers.
+  void DeltaRule(const DeltaRuleParams& p) override {
+    for (size_t s = 0; s < p.sequences.size(); ++s) {
+      for (int64_t i = 0; i < p.sequences[s].count; ++i) {
+        const int64_t t = p.sequences[s].first + i;
+        for (int64_t h = 0; h < p.value_heads; ++h) {
+          DeltaStep(p, t, h, p.states[s] + h * p.key_dim * p.value_dim);
+        }
+      }
+    }
+  }
+
+  void Router(const RouterParams& p) override {
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      const float* logits = p.logits + t * p.experts;
+      const double top = *std::max_element(logits, logits + p.experts);
+      double all = 0;
+      for (int64_t e = 0; e < p.experts; ++e) all += std::exp(logits[e] - top);
+      std::vector<bool> taken(p.experts, false);
+      double chosen = 0;
+      for (int64_t k = 0; k < p.top_k; ++k) {
+        int64_t best = -1;
+        for (int64_t e = 0; e < p.experts; ++e) {
+          if (!taken[e] && (best < 0 || logits[e] > logits[best])) best = e;
+        }
+        taken[best] = true;
+        p.ids[t * p.top_k + k] = static_cast<int32_t>(best);
+        chosen += std::exp(logits[best] - top);
+      }
+      for (int64_t k = 0; k < p.top_k; ++k) {
+        const double e = std::exp(logits[p.ids[t * p.top_k + k]] - top);
+        p.weights[t * p.top_k + k] = static_cast<float>(e / (p.renormalise ? chosen : all));
+      }
+    }
+  }
+
+  void GroupedMlp(const GroupedMlpParams& p) override {
+    for (size_t e = 0; e < p.experts.size(); ++e) {
+      const ExpertWeights& w = p.experts[e];
+      const int64_t rows = p.offsets[e + 1] - p.offsets[e];
+      if (rows == 0) continue;
+      const float* x = p.x + p.offsets[e] * p.x_stride;
+      const int64_t inner = w.gate.rows;
+      std::vector<float> gate(rows * inner);
+      std::vector<float> up(rows * inner);
+      const auto project = [&](const MatrixView& matrix, std::vector<float>& out) {
+        MatMul({.x = x,
+                .x_stride = p.x_stride,
+                .tokens = rows,
+                .w = matrix,
+                .y = out.data(),
+                .y_stride = inner});
+      };
+      project(w.gate, gate);
+      project(w.up, up);
+      SiluMul(gate.data(), up.data(), rows * inner, up.data());
+      MatMul({.x = up.data(),
+              .x_stride = inner,
+              .tokens = rows,
+              .w = w.down,
+              .y = p.y + p.offsets[e] * p.y_stride,
+              .y_stride = p.y_stride});
+    }
+  }
+
+  void GatherRows(const GatherRowsParams& p) override {
+    for (size_t i = 0; i < p.rows.size(); ++i) {
+      float* out = p.out + static_cast<int64_t>(i) * p.out_stride;
+      if (p.rows[i] < 0) {
+        std::fill_n(out, p.width, 0.f);
+      } else {
+        std::copy_n(p.in + p.rows[i] * p.in_stride, p.width, out);
+      }
+    }
+  }
+
+  void SiluMul(const float* gate, const float* up, int64_t n, float* y) override {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(Silu(gate[i]) * up[i]);
+  }
+
+  void SigmoidMul(float* x, int64_t x_stride, const float* gate, int64_t gate_stride,
+                  int64_t gate_width, int64_t rows, int64_t width) override {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        const double g = gate[r * gate_stride + (gate_width == 1 ? 0 : i)];
+        x[r * x_stride + i] = static_cast<float>(x[r * x_stride + i] * Sigmoid(g));
+      }
+    }
+  }
+
+  void AddScaled(const float* x, float a, int64_t n, float* y) override {
+    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(y[i] + static_cast<double>(a) * x[i]);
+  }
+
+  void DeltaGates(const float* a, const float* b, const float* a_log, const float* dt_bias,
+                  int64_t tokens, int64_t heads, float* g, float* beta) override {
+    for (int64_t i = 0; i < tokens * heads; ++i) {
+      const int64_t h = i % heads;
+      const double z = static_cast<double>(a[i]) + dt_bias[h];
+      // log(1 + e^z); past 20 the two agree to float precision and e^z could overflow.
+      const double softplus = z > 20 ? z : std::log1p(std::exp(z));
+      g[i] = static_cast<float>(-std::exp(static_cast<double>(a_log[h])) * softplus);
+      beta[i] = static_cast<float>(Sigmoid(b[i]));
+    }
+  }
+
+ private:
+  // Row of token `position` of sequence `s` in the page pool.
+  static int64_t PageRow(const AttentionParams& p, size_t s, int64_t position) {
+    return p.block_tables[s][position / p.kv.block] * p.kv.block + position % p.kv.block;
+  }
+
+  static void AppendKv(const AttentionParams& p, size_t s, int64_t i) {
+    const int64_t t = p.sequences[s].first + i;
+    const int64_t row = PageRow(p, s, p.sequences[s].past + i);
+    const int64_t key_width = p.kv_heads * p.head_dim;
+    const int64_t value_width = p.kv_heads * p.value_dim;
+    std::copy_n(p.k + t * p.k_stride, key_width, p.kv.keys + row * key_width);
+    std::copy_n(p.v + t * p.v_stride, value_width, p.kv.values + row * value_width);
+  }
+
+  // New token `i` of sequence `s`, query head `h`.
+  static void AttendOne(const AttentionParams& p, size_t s, int64_t i, int64_t h) {
+    const int64_t t = p.sequences[s].first + i;
+    const int64_t keys = p.sequences[s].past + i + 1;
+    const int64_t kv_head = h / (p.heads / p.kv_heads);
+    const float* q = p.q + t * p.q_stride + h * p.head_dim;
+    std::vector<double> scores(keys);
+    double top = -std::numeric_limits<double>::infinity();
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t row = PageRow(p, s, j) * p.kv_heads + kv_head;
+      scores[j] = Dot(q, p.kv.keys + row * p.head_dim, p.head_dim) * p.scale;
+      top = std::max(top, scores[j]);
+    }
+    double total = 0;
+    std::vector<double> sum(p.value_dim, 0);
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t row = PageRow(p, s, j) * p.kv_heads + kv_head;
+      const double weight = std::exp(scores[j] - top);
+      total += weight;
+      for (int64_t c = 0; c < p.value_dim; ++c) {
+        sum[c] += weight * p.kv.values[row * p.value_dim + c];
+      }
+    }
+    float* out = p.out + t * p.out_stride + h * p.value_dim;
+    for (int64_t c = 0; c < p.value_dim; ++c) out[c] = static_cast<float>(sum[c] / total);
+  }
+
+  // One token of value head `h`; `state` is that head's [key_dim, value_dim].
+  static void DeltaStep(const DeltaRuleParams& p, int64_t t, int64_t h, float* state) {
+    const int64_t key_head = h / (p.value_heads / p.key_heads);
+    const std::vector<double> q = L2Normalise(p.q + t * p.q_stride + key_head * p.key_dim,
+                                              p.key_dim, 1 / std::sqrt(double(p.key_dim)));
+    const std::vector<double> k =
+        L2Normalise(p.k + t * p.k_stride + key_head * p.key_dim, p.key_dim, 1);
+    const float* v = p.v + t * p.v_stride + h * p.value_dim;
+    const float* g = p.g + (t * p.value_heads + h) * (p.channel_decay ? p.key_dim : 1);
+    const double beta = p.beta[t * p.value_heads + h];
+    for (int64_t c = 0; c < p.value_dim; ++c) {
+      std::vector<double> column(p.key_dim);
+      double memory = 0;
+      for (int64_t d = 0; d < p.key_dim; ++d) {
+        column[d] = std::exp(double{g[p.channel_decay ? d : 0]}) * state[d * p.value_dim + c];
+        memory += column[d] * k[d];
+      }
+      const double delta = beta * (v[c] - memory);
+      double out = 0;
+      for (int64_t d = 0; d < p.key_dim; ++d) {
+        column[d] += k[d] * delta;
+        out += column[d] * q[d];
+        state[d * p.value_dim + c] = static_cast<float>(column[d]);
+      }
+      p.out[t * p.out_stride + h * p.value_dim + c] = static_cast<float>(out);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> MakeReferenceOps() {
+  return std::make_unique<ReferenceOps>();
+}
+
+}  // namespace signalbox
