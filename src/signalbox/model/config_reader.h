@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ConfigReader: typed access to one JSON object of a config, with errors that name file, key, found
+// value and what was expected. Private to model/ (it brings nlohmann along).
+//
+//   ConfigReader r(json, "config.json");
+//   int64_t hidden = r.Positive("hidden_size");       // remembers the first error
+//   SB_RETURN_IF_ERROR(r.status());
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "signalbox/base/status.h"
+
+namespace signalbox {
+
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& object, std::string where)
+      : object_(object), where_(std::move(where)) {}
+
+  bool Has(const std::string& key) const {
+    return object_.contains(key) && !object_.at(key).is_null();
+  }
+  // Integer in [1, 2^31): sizes and counts. 0 after an error.
+  int64_t Positive(const std::string& key);
+  int64_t PositiveOr(const std::string& key, int64_t fallback) {
+    return Has(key) ? Positive(key) : fallback;
+  }
+  // Integer in [0, 2^31).
+  int64_t CountOr(const std::string& key, int64_t fallback);
+  double Number(const std::string& key);
+  double NumberOr(const std::string& key, double fallback) {
+    return Has(key) ? Number(key) : fallback;
+  }
+  bool BoolOr(const std::string& key, bool fallback);
+  std::string StringOr(const std::string& key, const std::string& fallback);
+  // The object under `key`; an empty object when it is missing.
+  ConfigReader Object(const std::string& key);
+  const nlohmann::json& Raw(const std::string& key) const { return object_.at(key); }
+
+  // Records an error of the caller's own, unless there is one already.
+  void Fail(const std::string& key, std::string found, std::string expected,
+            std::string remedy = "");
+  const std::string& where() const { return where_; }
+  const Status& status() const { return status_; }
+
+ private:
+  const nlohmann::json& object_;
+  std::string where_;
+  Status status_;
+};
+
+}  // namespace signalbox

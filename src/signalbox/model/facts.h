@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ModelFacts: what a model is, once its config.json has been read. Numbers and kinds only; no
+// layout, no device, no rank. The planner, the weight map and the layer math all start from this
+// value.
+//
+//   SB_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig("models/tiny"));
+//   config.facts.layers[3].is_attention();   // full attention or a linear mixer
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace signalbox {
+
+struct RopeFacts {
+  int64_t rotary = 0;  // leading dims of a head that rotate
+  double theta = 10000.0;
+  double yarn_factor = 0;    // 0: plain RoPE
+  double yarn_original = 0;  // positions the model was trained on before stretching
+  double yarn_beta_fast = 32;
+  double yarn_beta_slow = 1;
+  double yarn_attention_factor = 0;  // 0: derived from yarn_factor
+};
+
+// Softmax attention with grouped key/value heads.
+struct AttentionFacts {
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  bool output_gate = false;  // q_proj yields [query, gate] per head; output *= sigmoid(gate)
+  bool qk_norm = false;      // per-head RMS norm of q and k before rotation
+  bool bias = false;         // q, k and v have biases
+  RopeFacts rope;
+};
+
+// Gated DeltaNet: causal convolution, gated delta rule, gated norm.
+struct DeltaNetFacts {
+  int64_t key_heads = 0;
+  int64_t value_heads = 0;
+  int64_t key_dim = 0;
+  int64_t value_dim = 0;
+  int64_t conv_kernel = 0;
+
+  int64_t key_width() const { return key_heads * key_dim; }
+  int64_t value_width() const { return value_heads * value_dim; }
+  int64_t conv_channels() const { return 2 * key_width() + value_width(); }
+};
+
+struct MoeFacts {
+  int64_t experts = 0;
+  int64_t top_k = 0;
+  int64_t inner = 0;         // width of a routed expert
+  bool renormalise = false;  // weights divided by the sum over the top_k
+  int64_t shared_inner = 0;  // width of the shared expert, 0 for none
+};
+
+struct DenseFacts {
+  int64_t inner = 0;
+};
+
+struct LayerFacts {
+  std::variant<AttentionFacts, DeltaNetFacts> mixer;
+  std::variant<MoeFacts, DenseFacts> ffn;
+
+  bool is_attention() const { return std::holds_alternative<AttentionFacts>(mixer); }
+  bool is_moe() const { return std::holds_alternative<MoeFacts>(ffn); }
+};
+
+struct ModelFacts {
+  std::string family;  // "qwen3_5_moe", ...
+  int64_t hidden = 0;
+  int64_t vocab = 0;  // rows of the embedding, unused ids included
+  int64_t max_position = 0;
+  double norm_eps = 1e-6;
+  float norm_offset = 0;  // 1 where norm weights are stored as the offset from one
+  bool tied_embeddings = false;
+  std::vector<LayerFacts> layers;
+  // The draft layer behind the last one (multi-token prediction); its weights may be absent from a
+  // file.
+  std::optional<LayerFacts> mtp;
+};
+
+}  // namespace signalbox

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Qwen MoE: Qwen2-MoE, Qwen3-MoE and Qwen3.5-MoE. Facts and weight map only.
+#include <algorithm>
+
+#include "signalbox/base/text_util.h"
+#include "signalbox/model/config_reader.h"
+#include "signalbox/model/family.h"
+
+namespace signalbox {
+namespace {
+
+using Kind = TensorRule::Kind;
+
+// ----------------------------------------------------------------------------------------------
+// facts
+
+// Newer configs keep RoPE under rope_parameters, older ones flat with an optional rope_scaling.
+RopeFacts ParseRope(ConfigReader& c, int64_t head_dim, double default_fraction) {
+  ConfigReader nested = c.Object("rope_parameters");
+  ConfigReader scaling = nested.Has("rope_type") ? nested : c.Object("rope_scaling");
+  RopeFacts rope;
+  rope.theta = nested.NumberOr("rope_theta", c.NumberOr("rope_theta", 1e7));
+  const double fraction = nested.NumberOr("partial_rotary_factor",
+                                          c.NumberOr("partial_rotary_factor", default_fraction));
+  rope.rotary = static_cast<int64_t>(static_cast<double>(head_dim) * fraction);
+  if (fraction <= 0 || fraction > 1 || rope.rotary % 2 != 0) {
+    c.Fail("partial_rotary_factor", std::to_string(fraction),
+           "a fraction in (0, 1] of an even number of dims");
+  }
+  if (!(rope.theta > 0)) c.Fail("rope_theta", std::to_string(rope.theta), "a positive number");
+  const std::string type = scaling.StringOr("rope_type", scaling.StringOr("type", "default"));
+  if (type == "yarn") {
+    rope.yarn_factor = scaling.NumberOr("factor", 1.0);
+    rope.yarn_original =
+        scaling.NumberOr("original_max_position_embeddings",
+                         static_cast<double>(c.PositiveOr("max_position_embeddings", 32768)));
+    rope.yarn_beta_fast = scaling.NumberOr("beta_fast", 32);
+    rope.yarn_beta_slow = scaling.NumberOr("beta_slow", 1);
+    rope.yarn_attention_factor = scaling.NumberOr("attention_factor", 0);
+    if (!(rope.yarn_factor >= 1))
+      c.Fail("rope_scaling.factor", std::to_string(rope.yarn_factor), "at least 1");
+  } else if (type != "default") {
+    c.Fail("rope_type", Quoted(type), "'default' or 'yarn'");
+  }
+  for (ConfigReader* r : {&nested, &scaling}) {
+    if (!r->status().ok()) c.Fail("rope_parameters", r->status().message(), "usable values");
+  }
+  return rope;
+}
+
+AttentionFacts ParseAttention(ConfigReader& c, bool gate, bool qk_norm, bool bias,
+                              double rotary_fraction) {
+  AttentionFacts a;
+  a.heads = c.Positive("num_attention_heads");
+  a.kv_heads = c.PositiveOr("num_key_value_heads", a.heads);
+  a.head_dim = c.Has("head_dim") ? c.Positive("head_dim")
+                                 : c.Positive("hidden_size") / std::max<int64_t>(a.heads, 1);
+  a.output_gate = gate;
+  a.qk_norm = qk_norm;
+  a.bias = bias;
+  if (a.kv_heads > 0 && a.heads % a.kv_heads != 0) {
+    c.Fail("num_key_value_heads", std::to_string(a.kv_heads),
+           "a divisor of num_attention_heads " + std::to_string(a.heads));
+  }
+  a.rope = ParseRope(c, a.head_dim, rotary_fraction);
+  if (c.BoolOr("use_sliding_window", false)) {
+    c.Fail("use_sliding_window", "true", "false",
+           "no released Qwen MoE model uses a sliding window");
+  }
+  return a;
+}
+
+DeltaNetFacts ParseDeltaNet(ConfigReader& c) {
+  DeltaNetFacts d;
+  d.key_heads = c.Positive("linear_num_key_heads");
+  d.value_heads = c.Positive("linear_num_value_heads");
+  d.key_dim = c.Positive("linear_key_head_dim");
+  d.value_dim = c.Positive("linear_value_head_dim");
+  d.conv_kernel = c.PositiveOr("linear_conv_kernel_dim", 4);
+  if (d.key_heads > 0 && d.value_heads % d.key_heads != 0) {
+    c.Fail("linear_num_value_heads", std::to_string(d.value_heads),
+           "a multiple of linear_num_key_heads " + std::to_string(d.key_heads));
+  }
+  return d;
+}
+
+MoeFacts ParseMoe(ConfigReader& c, bool renormalise, bool may_share) {
+  MoeFacts m;
+  m.experts = c.Positive("num_experts");
+  m.top_k = c.Positive("num_experts_per_tok");
+  m.inner = c.Positive("moe_intermediate_size");
+  m.renormalise = renormalise;
+  // Some configs carry a stray zero: no shared expert.
+  if (may_share) m.shared_inner = c.CountOr("shared_expert_intermediate_size", 0);
+  if (m.top_k > m.experts) {
+    c.Fail("num_experts_per_tok", std::to_string(m.top_k),
+           "at most num_experts " + std::to_string(m.experts));
+  }
+  return m;
+}
+
+ModelFacts ParseCommon(ConfigReader& c, std::string family, float norm_offset) {
+  ModelFacts f;
+  f.family = std::move(family);
+  f.hidden = c.Positive("hidden_size");
+  f.vocab = c.Positive("vocab_size");
+  f.max_position = c.PositiveOr("max_position_embeddings", 32768);
+  f.norm_eps = c.NumberOr("rms_norm_eps", 1e-6);
+  f.norm_offset = norm_offset;
+  f.tied_embeddings = c.BoolOr("tie_word_embeddings", false);
+  const std::string act = c.StringOr("hidden_act", "silu");
+  if (act != "silu") c.Fail("hidden_act", Quoted(act), "'silu'");
+  return f;
+}
+
+// Bounds what a hostile config can make us allocate; the deepest release has 94 layers.
+constexpr int64_t kMaxLayers = 4096;
+
+int64_t ParseLayerCount(ConfigReader& c) {
+  const int64_t n = c.Positive("num_hidden_layers");
+  if (n <= kMaxLayers) return n;
+  c.Fail("num_hidden_layers", std::to_string(n), "at most " + std::to_string(kMaxLayers));
+  return 0;
+}
+
+// Flat attention in every layer; MoE except where decoder_sparse_step or mlp_only_layers say dense.
+Result<ModelFacts> ParseSoftmaxModel(ConfigReader& c, ModelFacts f, const AttentionFacts& attention,
+                                     bool may_share) {
+  const int64_t layers = ParseLayerCount(c);
+  const int64_t step = c.PositiveOr("decoder_sparse_step", 1);
+  std::vector<int64_t> dense_layers;
+  if (c.Has("mlp_only_layers")) {
+    for (const auto& v : c.Raw("mlp_only_layers")) {
+      if (!v.is_number_integer())
+        c.Fail("mlp_only_layers", v.dump(), "a list of layer numbers");
+      else
+        dense_layers.push_back(v.get<int64_t>());
+    }
+  }
+  const MoeFacts moe = ParseMoe(c, c.BoolOr("norm_topk_prob", false), may_share);
+  for (int64_t l = 0; l < layers; ++l) {
+    LayerFacts layer{.mixer = attention, .ffn = moe};
+    const bool named = std::find(dense_layers.begin(), dense_layers.end(), l) != dense_layers.end();
+    if (named || (l + 1) % std::max<int64_t>(step, 1) != 0) {
+      layer.ffn = DenseFacts{.inner = c.Positive("intermediate_size")};
+    }
+    f.layers.push_back(layer);
+  }
+  SB_RETURN_IF_ERROR(c.status());
+  return f;
+}
+
+Result<ModelFacts> ParseQwen2(ConfigReader& c) {
+  ModelFacts f = ParseCommon(c, "qwen2_moe", 0.f);
+  const AttentionFacts a = ParseAttention(c, false, false, c.BoolOr("qkv_bias", true), 1.0);
+  return ParseSoftmaxModel(c, std::move(f), a, true);
+}
+
+Result<ModelFacts> ParseQwen3(ConfigReader& c) {
+  ModelFacts f = ParseCommon(c, "qwen3_moe", 0.f);
+  const AttentionFacts a = ParseAttention(c, false, true, c.BoolOr("attention_bias", false), 1.0);
+  return ParseSoftmaxModel(c, std::move(f), a, false);
+}
+
+// layer_types when given, else every full_attention_interval-th layer is full attention.
+std::vector<bool> FullAttentionLayers(ConfigReader& c, int64_t layers) {
+  std::vector<bool> full;
+  if (c.Has("layer_types")) {
+    const auto& types = c.Raw("layer_types");
+    if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
+      c.Fail("layer_types", std::to_string(types.size()) + " entries",
+             std::to_string(layers) + " entries, one per layer");
+      return full;
+    }
+    for (const auto& t : types) {
+      full.push_back(t == "full_attention");
+      if (t != "full_attention" && t != "linear_attention") {
+        c.Fail("layer_types", t.dump(), "'full_attention' or 'linear_attention'");
+      }
+    }
+    return full;
+  }
+  const int64_t interval = std::max<int64_t>(c.PositiveOr("full_attention_interval", 4), 1);
+  for (int64_t l = 0; l < layers; ++l) full.push_back((l + 1) % interval == 0);
+  return full;
+}
+
+Result<ModelFacts> ParseQwen35(ConfigReader& c) {
+  ModelFacts f = ParseCommon(c, "qwen3_5_moe", 1.f);
+  const AttentionFacts attention = ParseAttention(c, c.BoolOr("attn_output_gate", true), true,
+                                                  c.BoolOr("attention_bias", false), 0.25);
+  const MoeFacts moe = ParseMoe(c, true, true);
+  const int64_t layers = ParseLayerCount(c);
+  const std::vector<bool> full = FullAttentionLayers(c, layers);
+  SB_RETURN_IF_ERROR(c.status());
+  for (bool is_full : full) {
+    LayerFacts layer{.mixer = attention, .ffn = moe};
+    if (!is_full) layer.mixer = ParseDeltaNet(c);
+    f.layers.push_back(layer);
+  }
+  if (c.CountOr("mtp_num_hidden_layers", 1) > 0) f.mtp = LayerFacts{.mixer = attention, .ffn = moe};
+  SB_RETURN_IF_ERROR(c.status());
+  return f;
+}
+
+// ------------------------------------------------------------------------------------------ weight
+// map
+
+TensorRule Matrix(std::string name, Role role, int64_t rows, int64_t cols,
+                  Split split = Split::kWhole, int64_t units = 1) {
+  return {.kind = Kind::kMatrix,
+          .name = std::move(name),
+          .parts = {{role, rows, split, units}},
+          .other = cols};
+}
+
+// A matrix whose columns are cut: the input of a row-parallel projection.
+TensorRule MatrixByCols(std::string name, Role role, int64_t rows, int64_t cols, Split split,
+                        int64_t units) {
+  return {.kind = Kind::kMatrix,
+          .name = std::move(name),
+          .parts = {{role, cols, split, units}},
+          .axis = 1,
+          .other = rows};
+}
+
+TensorRule Vector(std::string name, Role role, int64_t size, Split split = Split::kWhole,
+                  int64_t units = 1) {
+  return {.kind = Kind::kVector, .name = std::move(name), .parts = {{role, size, split, units}}};
+}
+
+void AddAttention(const AttentionFacts& a, int64_t hidden, std::vector<TensorRule>* rules) {
+  const int64_t q = a.heads * a.head_dim;
+  const int64_t kv = a.kv_heads * a.head_dim;
+  const std::string p = "self_attn.";
+  rules->push_back(Matrix(p + "q_proj", Role::kQuery, a.output_gate ? 2 * q : q, hidden,
+                          Split::kHeads, a.heads));
+  rules->push_back(Matrix(p + "k_proj", Role::kKey, kv, hidden, Split::kSharedHeads, a.kv_heads));
+  rules->push_back(Matrix(p + "v_proj", Role::kValue, kv, hidden, Split::kSharedHeads, a.kv_heads));
+  rules->push_back(MatrixByCols(p + "o_proj", Role::kOut, hidden, q, Split::kHeads, a.heads));
+  if (a.bias) {
+    rules->push_back(Vector(p + "q_proj.bias", Role::kQueryBias, q, Split::kHeads, a.heads));
+    rules->push_back(
+        Vector(p + "k_proj.bias", Role::kKeyBias, kv, Split::kSharedHeads, a.kv_heads));
+    rules->push_back(
+        Vector(p + "v_proj.bias", Role::kValueBias, kv, Split::kSharedHeads, a.kv_heads));
+  }
+  if (a.qk_norm) {
+    rules->push_back(Vector(p + "q_norm.weight", Role::kQueryNorm, a.head_dim));
+    rules->push_back(Vector(p + "k_norm.weight", Role::kKeyNorm, a.head_dim));
+  }
+}
+
+void AddDeltaNet(const DeltaNetFacts& d, int64_t hidden, std::vector<TensorRule>* rules) {
+  const std::string p = "linear_attn.";
+  const int64_t k = d.key_width();
+  const int64_t v = d.value_width();
+  rules->push_back({.kind = Kind::kMatrix,
+                    .name = p + "in_proj_qkv",
+                    .parts = {{Role::kDeltaQuery, k, Split::kSharedHeads, d.key_heads},
+                              {Role::kDeltaKey, k, Split::kSharedHeads, d.key_heads},
+                              {Role::kDeltaValue, v, Split::kHeads, d.value_heads}},
+                    .other = hidden});
+  rules->push_back(
+      Matrix(p + "in_proj_z", Role::kDeltaGate, v, hidden, Split::kHeads, d.value_heads));
+  rules->push_back(Matrix(p + "in_proj_b", Role::kDeltaBeta, d.value_heads, hidden, Split::kHeads,
+                          d.value_heads));
+  rules->push_back(Matrix(p + "in_proj_a", Role::kDeltaDecay, d.value_heads, hidden, Split::kHeads,
+                          d.value_heads));
+  rules->push_back({.kind = Kind::kVector,
+                    .name = p + "conv1d.weight",
+                    .parts = {{Role::kDeltaConv, k, Split::kSharedHeads, d.key_heads},
+                              {Role::kDeltaConv, k, Split::kSharedHeads, d.key_heads},
+                              {Role::kDeltaConv, v, Split::kHeads, d.value_heads}},
+                    .trailing = {1, d.conv_kernel}});
+  rules->push_back(
+      Vector(p + "A_log", Role::kDeltaALog, d.value_heads, Split::kHeads, d.value_heads));
+  rules->push_back(
+      Vector(p + "dt_bias", Role::kDeltaDtBias, d.value_heads, Split::kHeads, d.value_heads));
+  rules->push_back(Vector(p + "norm.weight", Role::kDeltaNorm, d.value_dim));
+  rules->push_back(
+      MatrixByCols(p + "out_proj", Role::kDeltaOut, hidden, v, Split::kHeads, d.value_heads));
+}
+
+void AddMoe(const MoeFacts& m, int64_t hidden, bool fused_release, std::vector<TensorRule>* rules) {
+  const std::string p = "mlp.";
+  const Split width = Split::kExpertWidth;
+  rules->push_back(Matrix(p + "gate", Role::kRouter, m.experts, hidden));
+  rules->push_back(
+      {.kind = Kind::kExperts,
+       .name = p + "experts.gate_up_proj",
+       .parts = {{Role::kExpertGate, m.inner, width, m.inner, p + "experts.{}.gate_proj"},
+                 {Role::kExpertUp, m.inner, width, m.inner, p + "experts.{}.up_proj"}},
+       .other = hidden,
+       .experts = m.experts,
+       .fused_release = fused_release});
+  rules->push_back(
+      {.kind = Kind::kExperts,
+       .name = p + "experts.down_proj",
+       .parts = {{Role::kExpertDown, m.inner, width, m.inner, p + "experts.{}.down_proj"}},
+       .axis = 1,
+       .other = hidden,
+       .experts = m.experts,
+       .fused_release = fused_release});
+  if (m.shared_inner == 0) return;
+  const Split shared = Split::kSharedWidth;
+  const int64_t s = m.shared_inner;
+  rules->push_back(Matrix(p + "shared_expert.gate_proj", Role::kSharedGate, s, hidden, shared, s));
+  rules->push_back(Matrix(p + "shared_expert.up_proj", Role::kSharedUp, s, hidden, shared, s));
+  rules->push_back(
+      MatrixByCols(p + "shared_expert.down_proj", Role::kSharedDown, hidden, s, shared, s));
+  rules->push_back(Matrix(p + "shared_expert_gate", Role::kSharedScore, 1, hidden));
+}
+
+void AddDense(const DenseFacts& d, int64_t hidden, std::vector<TensorRule>* rules) {
+  const Split width = Split::kDenseWidth;
+  rules->push_back(Matrix("mlp.gate_proj", Role::kDenseGate, d.inner, hidden, width, d.inner));
+  rules->push_back(Matrix("mlp.up_proj", Role::kDenseUp, d.inner, hidden, width, d.inner));
+  rules->push_back(
+      MatrixByCols("mlp.down_proj", Role::kDenseDown, hidden, d.inner, width, d.inner));
+}
+
+std::vector<TensorRule> QwenLayer(const ModelFacts& f, const LayerFacts& layer) {
+  std::vector<TensorRule> rules = {
+      Vector("input_layernorm.weight", Role::kInputNorm, f.hidden),
+      Vector("post_attention_layernorm.weight", Role::kFfnNorm, f.hidden)};
+  if (layer.is_attention()) {
+    AddAttention(std::get<AttentionFacts>(layer.mixer), f.hidden, &rules);
+  } else {
+    AddDeltaNet(std::get<DeltaNetFacts>(layer.mixer), f.hidden, &rules);
+  }
+  if (layer.is_moe()) {
+    AddMoe(std::get<MoeFacts>(layer.ffn), f.hidden, f.family == "qwen3_5_moe", &rules);
+  } else {
+    AddDense(std::get<DenseFacts>(layer.ffn), f.hidden, &rules);
+  }
+  return rules;
+}
+
+std::vector<TensorRule> QwenMtp(const ModelFacts& f) {
+  return {Matrix("fc", Role::kMtpProject, f.hidden, 2 * f.hidden),
+          Vector("pre_fc_norm_embedding.weight", Role::kMtpEmbedNorm, f.hidden),
+          Vector("pre_fc_norm_hidden.weight", Role::kMtpHiddenNorm, f.hidden),
+          Vector("norm.weight", Role::kMtpFinalNorm, f.hidden)};
+}
+
+}  // namespace
+
+std::vector<Family> QwenFamilies() {
+  const FamilyFiles flat = {.trunk_prefixes = {"model."}, .mtp_prefix = "", .skipped = {}};
+  const FamilyFiles multimodal = {.trunk_prefixes = {"model.language_model.", "model."},
+                                  .mtp_prefix = "mtp.",
+                                  .skipped = {{"model.visual.*", "vision tower: text only"}}};
+  return {{"qwen2_moe", {"qwen2_moe"}, ParseQwen2, flat, QwenLayer, nullptr},
+          {"qwen3_moe", {"qwen3_moe"}, ParseQwen3, flat, QwenLayer, nullptr},
+          {"qwen3_5_moe",
+           {"qwen3_5_moe", "qwen3_5_moe_text"},
+           ParseQwen35,
+           multimodal,
+           QwenLayer,
+           QwenMtp}};
+}
+
+}  // namespace signalbox
