@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model's own program for a layer: what one rank computes, no layout step in it. Every plan of
+// every layout must give exactly this list once its layout steps are erased.
+//
+//   LayerPlan p = OneRankPlan({.kind = "attention + moe", .moe = true, .shared = true});
+#pragma once
+
+#include <string>
+
+#include "signalbox/plan/step.h"
+
+namespace signalbox {
+
+// What a layer is made of, as far as its program goes.
+struct LayerShape {
+  std::string kind;
+  bool moe = false;     // routed experts; else a dense feed-forward part
+  bool shared = false;  // a shared expert beside the routed ones
+};
+
+LayerPlan OneRankPlan(const LayerShape& shape);
+
+}  // namespace signalbox
