@@ -3,6 +3,10 @@ add_library(signalbox_flags INTERFACE)
 target_include_directories(signalbox_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(signalbox_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
                        $<$<BOOL:${SIGNALBOX_WERROR}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # False alarm on `"literal" + std::string` with -O2 and above (GCC bug 105651, open in 12).
+  target_compile_options(signalbox_flags INTERFACE -Wno-restrict)
+endif()
 target_compile_definitions(signalbox_flags INTERFACE SIGNALBOX_VERSION="${PROJECT_VERSION}")
 target_link_libraries(signalbox_flags INTERFACE Threads::Threads fmt::fmt)
 if(SIGNALBOX_SANITIZE)
