@@ -69,6 +69,8 @@ class SafetensorsFile {
   std::span<const std::byte> Data(const TensorInfo& info) const;
   // Whether Data(info) may be read through a pointer to the element type.
   bool IsAligned(const TensorInfo& info) const;
+  // A hint about how the data will be read; nothing for FromBytes.
+  void Advise(MappedFile::Access access) const;
   int64_t file_bytes() const { return static_cast<int64_t>(bytes_.size()); }
 
  private:
