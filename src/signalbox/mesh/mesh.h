@@ -47,6 +47,7 @@ class AxisSet {
 };
 
 inline constexpr int kMaxAxes = 8;
+inline constexpr int kMaxRanks = 1 << 16;
 
 class Mesh {
  public:
@@ -55,16 +56,24 @@ class Mesh {
     int size;
     friend bool operator==(const Axis&, const Axis&) = default;
   };
+  // A second name for a set of base axes: attn_tp where the experts cut attn_tp in two.
+  struct View {
+    std::string name;
+    AxisSet set;
+    friend bool operator==(const View&, const View&) = default;
+  };
 
   // The world of one rank.
   Mesh() = default;
-  // Refused: more than kMaxAxes axes, a size below 1, an empty or repeated name.
-  static Result<Mesh> Create(std::vector<Axis> axes);
+  // INVALID_ARGUMENT: more than kMaxAxes axes or kMaxRanks ranks, a size below 1, an empty name, a
+  // name with two meanings, a view of axes that are not there.
+  static Result<Mesh> Create(std::vector<Axis> axes, std::vector<View> views = {});
 
-  int ranks() const;
+  int ranks() const { return Size(all()); }
   const std::vector<Axis>& axes() const { return axes_; }
+  const std::vector<View>& views() const { return views_; }
   AxisSet all() const;
-  // The one-axis set of that name.
+  // The axis or view of that name.
   std::optional<AxisSet> Find(std::string_view name) const;
   // Ranks in a group over `set`: the product of its sizes.
   int Size(AxisSet set) const;
@@ -73,7 +82,7 @@ class Mesh {
   int Position(RankId rank, AxisSet set) const;
   // The ranks that differ from `rank` only along `set`, in order of Position.
   std::vector<RankId> Group(RankId rank, AxisSet set) const;
-  // "attn_dp+attn_tp"; "nothing" for the empty set.
+  // "attn_tp", "attn_dp+attn_tp": the fewest names that cover `set`; "nothing" for the empty set.
   std::string Names(AxisSet set) const;
   // "attn_dp 2 x attn_tp 2"; "1 rank".
   std::string ToString() const;
@@ -82,6 +91,7 @@ class Mesh {
 
  private:
   std::vector<Axis> axes_;
+  std::vector<View> views_;
 };
 
 }  // namespace signalbox
