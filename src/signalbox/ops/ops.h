@@ -236,6 +236,8 @@ std::unique_ptr<Ops> MakeReferenceOps();
 
 enum class Isa : uint8_t { kPortable, kAvx2, kAvx512 };
 std::string_view ToString(Isa isa);
+// The processor has it and the operating system saves its registers.
+bool IsaAvailable(Isa isa);
 // Best instruction set of this machine.
 Isa DetectIsa();
 

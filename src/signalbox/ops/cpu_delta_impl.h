@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gated delta rule for one value head, S [key_dim, value_dim]. Formulas: DeltaRuleParams.
+#pragma once
+
+namespace signalbox {
+namespace {
+
+inline float DotOf(const float* a, const float* b, int64_t n) {
+  Vec sum = Zero();
+  ForVecs(
+      n, [&](int64_t i) { sum = Fma(Load(a + i), Load(b + i), sum); },
+      [&](int64_t i, int rest) { sum = Fma(LoadPart(a + i, rest), LoadPart(b + i, rest), sum); });
+  return Sum(sum);
+}
+
+// out = x * factor
+inline void ScaleTo(const float* x, int64_t n, float factor, float* out) {
+  const Vec f = Set(factor);
+  ForVecs(
+      n, [&](int64_t i) { Store(out + i, Mul(Load(x + i), f)); },
+      [&](int64_t i, int rest) { StorePart(out + i, Mul(LoadPart(x + i, rest), f), rest); });
+}
+
+inline void L2Normalise(const float* x, int64_t n, float scale, float* out) {
+  ScaleTo(x, n, scale / SquareRoot(SumOfSquares(x, n) + 1e-6f), out);
+}
+
+inline float QueryScale(const DeltaRuleTask& p) {
+  return 1.f / SquareRoot(static_cast<float>(p.key_dim));
+}
+
+// What a step needs of its token, per key channel.
+struct DeltaStep {
+  float* k;        // normalised key
+  float* decay;    // e^g
+  float* k_decay;  // k e^g
+  float* q_decay;  // q e^g
+  float kq;        // k . q
+};
+
+inline DeltaStep PrepareStep(const DeltaRuleTask& p, int64_t t, float* scratch) {
+  const int64_t n = p.key_dim;
+  DeltaStep s = {scratch, scratch + n, scratch + 2 * n, scratch + 3 * n, 0};
+  L2Normalise(p.k + t * p.k_stride, n, 1.f, s.k);
+  L2Normalise(p.q + t * p.q_stride, n, QueryScale(p), s.q_decay);
+  s.kq = DotOf(s.k, s.q_decay, n);
+  const float* g = p.g + t * p.g_stride;
+  const Vec all = p.channel_decay ? Zero() : Exp(Set(g[0]));
+  const auto multiply = [&](Vec decay, int64_t i, int lanes) {
+    StorePart(s.decay + i, decay, lanes);
+    StorePart(s.k_decay + i, Mul(decay, LoadPart(s.k + i, lanes)), lanes);
+    StorePart(s.q_decay + i, Mul(decay, LoadPart(s.q_decay + i, lanes)), lanes);
+  };
+  const auto part = [&](int64_t i, int lanes) {
+    multiply(p.channel_decay ? Exp(LoadPart(g + i, lanes)) : all, i, lanes);
+  };
+  ForVecs(
+      n, [&](int64_t i) { part(i, kLanes); }, part);
+  return s;
+}
+
+// One token on columns [col, col + kVecs * kLanes) of the state, or n of the last vector. Columns
+// are independent, so a strip stays in the first-level cache between the two passes over it. The
+// first pass reads S^T k and S^T q; o = S_new^T q needs no third, as S_new = e^g S + k d^T.
+template <int kVecs, bool kPart>
+inline void StepStrip(const DeltaRuleTask& p, const DeltaStep& s, int64_t t, int64_t col, int n) {
+  const auto load = [&](const float* x) {
+    if constexpr (kPart) {
+      return LoadPart(x, n);
+    } else {
+      return Load(x);
+    }
+  };
+  const auto store = [&](float* x, Vec v) {
+    if constexpr (kPart) {
+      StorePart(x, v, n);
+    } else {
+      Store(x, v);
+    }
+  };
+  Vec memory[kVecs];
+  Vec read[kVecs];
+  SB_UNROLL
+  for (int v = 0; v < kVecs; ++v) memory[v] = read[v] = Zero();
+  for (int64_t d = 0; d < p.key_dim; ++d) {
+    const float* row = p.state + d * p.value_dim + col;
+    const Vec k = Set(s.k_decay[d]);
+    const Vec q = Set(s.q_decay[d]);
+    SB_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec x = load(row + v * kLanes);
+      memory[v] = Fma(k, x, memory[v]);
+      read[v] = Fma(q, x, read[v]);
+    }
+  }
+  const Vec beta = Set(p.beta[t * p.beta_stride]);
+  Vec delta[kVecs];
+  SB_UNROLL
+  for (int v = 0; v < kVecs; ++v) {
+    const Vec value = load(p.v + t * p.v_stride + col + v * kLanes);
+    delta[v] = Mul(beta, Sub(value, memory[v]));
+    store(p.out + t * p.out_stride + col + v * kLanes, Fma(Set(s.kq), delta[v], read[v]));
+  }
+  for (int64_t d = 0; d < p.key_dim; ++d) {
+    float* row = p.state + d * p.value_dim + col;
+    const Vec k = Set(s.k[d]);
+    const Vec decay = Set(s.decay[d]);
+    SB_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      store(row + v * kLanes, Fma(k, delta[v], Mul(decay, load(row + v * kLanes))));
+    }
+  }
+}
+
+void DeltaRecurrent(const DeltaRuleTask& p) {
+  constexpr int kVecs = 4;
+  DeltaStep steps[kDeltaPrepared];
+  for (int64_t begin = 0; begin < p.tokens; begin += kDeltaPrepared) {
+    const int64_t n = p.tokens - begin < kDeltaPrepared ? p.tokens - begin : kDeltaPrepared;
+    for (int64_t i = 0; i < n; ++i) {
+      steps[i] = PrepareStep(p, begin + i, p.scratch + i * 4 * p.key_dim);
+    }
+    int64_t col = 0;
+    for (; col + kVecs * kLanes <= p.value_dim; col += kVecs * kLanes) {
+      for (int64_t i = 0; i < n; ++i) StepStrip<kVecs, false>(p, steps[i], begin + i, col, 0);
+    }
+    for (; col < p.value_dim; col += kLanes) {
+      const int rest = p.value_dim - col < kLanes ? static_cast<int>(p.value_dim - col) : kLanes;
+      for (int64_t i = 0; i < n; ++i) StepStrip<1, true>(p, steps[i], begin + i, col, rest);
+    }
+  }
+}
+
+// A chunk of n tokens, after Yang et al., "Gated Delta Networks" (2024), in the form that needs one
+// triangular solve because the incoming state is known. With G the running sum of g:
+//   (I + L) N = diag(beta) (V - diag(e^G) K S),     L_ij = beta_i (k_i . k_j) e^(G_i - G_j), j < i
+//   O = diag(e^G) Q S + P N,                        P_ij = (q_i . k_j) e^(G_i - G_j),        j <= i
+//   S <- e^(G_last) S + (diag(e^(G_last - G)) K)^T N
+// Every exponent is a difference to something earlier, so none is positive.
+struct DeltaChunk {
+  const DeltaRuleTask& p;
+  int64_t begin;
+  int64_t n;
+  float* q;      // [n, key_dim] normalised and scaled
+  float* k;      // [n, key_dim] normalised
+  float* q_in;   // [n, key_dim] e^G q
+  float* k_in;   // [n, key_dim] -beta e^G k, later e^(G_last - G) k
+  float* delta;  // [n, value_dim] N
+  float* solve;  // [n, kDeltaChunk] -L
+  float* mix;    // [n, kDeltaChunk] P
+  float* g;      // [n] G
+};
+
+inline void PrepareChunk(const DeltaChunk& c) {
+  float sum = 0;
+  for (int64_t i = 0; i < c.n; ++i) {
+    const DeltaRuleTask& p = c.p;
+    const int64_t t = c.begin + i;
+    const int64_t row = i * p.key_dim;
+    sum += p.g[t * p.g_stride];
+    c.g[i] = sum;
+    const float decay = Exp(sum);
+    const float beta = p.beta[t * p.beta_stride];
+    L2Normalise(p.q + t * p.q_stride, p.key_dim, QueryScale(p), c.q + row);
+    L2Normalise(p.k + t * p.k_stride, p.key_dim, 1.f, c.k + row);
+    ScaleTo(c.q + row, p.key_dim, decay, c.q_in + row);
+    ScaleTo(c.k + row, p.key_dim, -beta * decay, c.k_in + row);
+    ScaleTo(p.v + t * p.v_stride, p.value_dim, beta, c.delta + i * p.value_dim);
+  }
+}
+
+// out[i, j] = (x_i . k_j) for j < columns of a tile, then times factor_i e^(G_i - G_j) for j < ends
+// of row i, and zero from there to the end of the tile.
+template <typename Factor>
+inline void DecayedProducts(const DeltaChunk& c, const float* x, int64_t diagonal, Factor factor,
+                            float* out) {
+  for (int64_t i = 0; i < c.n; i += kMaxTileTokens) {
+    const int64_t count = c.n - i < kMaxTileTokens ? c.n - i : kMaxTileTokens;
+    const int64_t columns = i + count;
+    const float* rows[kMaxTileTokens];
+    float* y[kMaxTileTokens];
+    for (int64_t r = 0; r < count; ++r) {
+      rows[r] = x + (i + r) * c.p.key_dim;
+      y[r] = out + (i + r) * kDeltaChunk;
+    }
+    DotRows(
+        count, rows, 0, columns, [&](int64_t j) { return F32Row{c.k + j * c.p.key_dim}; },
+        c.p.key_dim, nullptr, y);
+  }
+  for (int64_t i = 0; i < c.n; ++i) {
+    float* row = out + i * kDeltaChunk;
+    const int64_t end = i + diagonal;
+    const Vec f = Set(factor(i));
+    const auto decayed = [&](int64_t j, int lanes) {
+      const Vec decay = Exp(Sub(Set(c.g[i]), LoadPart(c.g + j, lanes)));
+      StorePart(row + j, Mul(Mul(LoadPart(row + j, lanes), decay), f), lanes);
+    };
+    ForVecs(
+        end, [&](int64_t j) { decayed(j, kLanes); }, decayed);
+    for (int64_t j = end; j < kDeltaChunk; ++j) row[j] = 0;
+  }
+}
+
+// Forward substitution, kSumsTogether rows at a time.
+inline void SolveChunk(const DeltaChunk& c, const float* const* delta_rows) {
+  for (int64_t i = 0; i < c.n; i += kSumsTogether) {
+    const int64_t count = c.n - i < kSumsTogether ? c.n - i : kSumsTogether;
+    WeightedSum sums[kSumsTogether];
+    for (int64_t r = 0; r < count; ++r) {
+      sums[r] = {c.solve + (i + r) * kDeltaChunk, c.delta + (i + r) * c.p.value_dim, 1.f};
+    }
+    SumWeightedRows(sums, count, 1, delta_rows, i, true, c.p.value_dim);
+    for (int64_t r = 1; r < count; ++r) {
+      sums[r].a += i;
+      SumWeightedRows(sums + r, 1, 1, delta_rows + i, r, true, c.p.value_dim);
+    }
+  }
+}
+
+// rows[i] of [count, width] floats at `base`, as sums over their columns or as rows to sum.
+inline void RunChunk(const DeltaChunk& c) {
+  const DeltaRuleTask& p = c.p;
+  PrepareChunk(c);
+  const auto beta = [&](int64_t i) { return -p.beta[(c.begin + i) * p.beta_stride]; };
+  DecayedProducts(c, c.k, 0, beta, c.solve);
+  DecayedProducts(
+      c, c.q, 1, [](int64_t) { return 1.f; }, c.mix);
+
+  const float* delta_rows[kDeltaChunk];
+  for (int64_t i = 0; i < c.n; ++i) delta_rows[i] = c.delta + i * p.value_dim;
+  // One key channel of the state at a time would be a list of key_dim rows; in pieces of a chunk
+  // it needs no allocation.
+  for (int64_t d = 0; d < p.key_dim; d += kDeltaChunk) {
+    const int64_t rows = p.key_dim - d < kDeltaChunk ? p.key_dim - d : kDeltaChunk;
+    const float* state_rows[kDeltaChunk];
+    for (int64_t i = 0; i < rows; ++i) state_rows[i] = p.state + (d + i) * p.value_dim;
+    for (int64_t i = 0; i < c.n; i += kSumsTogether) {
+      const int64_t count = c.n - i < kSumsTogether ? c.n - i : kSumsTogether;
+      WeightedSum from_k[kSumsTogether];
+      WeightedSum from_q[kSumsTogether];
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t row = i + r;
+        from_k[r] = {c.k_in + row * p.key_dim + d, c.delta + row * p.value_dim, 1.f};
+        from_q[r] = {c.q_in + row * p.key_dim + d, p.out + (c.begin + row) * p.out_stride, 1.f};
+      }
+      SumWeightedRows(from_k, count, 1, state_rows, rows, true, p.value_dim);
+      SumWeightedRows(from_q, count, 1, state_rows, rows, d > 0, p.value_dim);
+    }
+  }
+  SolveChunk(c, delta_rows);
+  for (int64_t i = 0; i < c.n; i += kSumsTogether) {
+    const int64_t count = c.n - i < kSumsTogether ? c.n - i : kSumsTogether;
+    WeightedSum sums[kSumsTogether];
+    for (int64_t r = 0; r < count; ++r) {
+      sums[r] = {c.mix + (i + r) * kDeltaChunk, p.out + (c.begin + i + r) * p.out_stride, 1.f};
+    }
+    SumWeightedRows(sums, count, 1, delta_rows, i + count, true, p.value_dim);
+  }
+
+  const float last = c.g[c.n - 1];
+  for (int64_t i = 0; i < c.n; ++i) {
+    ScaleTo(c.k + i * p.key_dim, p.key_dim, Exp(last - c.g[i]), c.k_in + i * p.key_dim);
+  }
+  const float decay = Exp(last);
+  for (int64_t d = 0; d < p.key_dim; d += kSumsTogether) {
+    const int64_t count = p.key_dim - d < kSumsTogether ? p.key_dim - d : kSumsTogether;
+    WeightedSum sums[kSumsTogether];
+    for (int64_t r = 0; r < count; ++r) {
+      sums[r] = {c.k_in + d + r, p.state + (d + r) * p.value_dim, decay};
+    }
+    SumWeightedRows(sums, count, p.key_dim, delta_rows, c.n, true, p.value_dim);
+  }
+}
+
+void DeltaChunked(const DeltaRuleTask& p) {
+  float* next = p.scratch;
+  const auto take = [&](int64_t width) {
+    float* array = next;
+    next += kDeltaChunk * width;
+    return array;
+  };
+  float* const q = take(p.key_dim);
+  float* const k = take(p.key_dim);
+  float* const q_in = take(p.key_dim);
+  float* const k_in = take(p.key_dim);
+  float* const delta = take(p.value_dim);
+  float* const solve = take(kDeltaChunk);
+  float* const mix = take(kDeltaChunk);
+  float* const g = take(1);
+  for (int64_t begin = 0; begin < p.tokens; begin += kDeltaChunk) {
+    const int64_t n = p.tokens - begin < kDeltaChunk ? p.tokens - begin : kDeltaChunk;
+    RunChunk({p, begin, n, q, k, q_in, k_in, delta, solve, mix, g});
+  }
+}
+
+}  // namespace
+}  // namespace signalbox

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels for plain C++. CMakeLists.txt gives this file its instruction-set flags.
+#include "signalbox/ops/cpu_kernels.h"
+#include "signalbox/ops/simd_portable.h"
+// In order: each uses what the ones before define.
+// clang-format off
+#include "signalbox/ops/cpu_math_impl.h"
+#include "signalbox/ops/cpu_matmul_impl.h"
+#include "signalbox/ops/cpu_rows_impl.h"
+#include "signalbox/ops/cpu_attention_impl.h"
+#include "signalbox/ops/cpu_delta_impl.h"
+// clang-format on
+
+namespace signalbox {
+
+const CpuKernels& PortableKernels() {
+  static constexpr CpuKernels kKernels = {
+      .mat_mul = MatMul,
+      .decode_row = DecodeRow,
+      .rms_norm = RmsNorm,
+      .gated_rms_norm = GatedRmsNorm,
+      .rope = Rope,
+      .attention = Attention,
+      .causal_conv = CausalConv,
+      .delta_recurrent = DeltaRecurrent,
+      .delta_chunked = DeltaChunked,
+      .router = Router,
+      .silu_mul = SiluMul,
+      .sigmoid_mul = SigmoidMul,
+      .add_scaled = AddScaled,
+  };
+  return kKernels;
+}
+
+}  // namespace signalbox
