@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signalbox/cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "signalbox/base/check.h"
+#include "signalbox/base/progress.h"
+#include "signalbox/base/text_util.h"
+
+namespace signalbox {
+namespace {
+
+// Size of the weights on disk, for the progress line; 0 when it cannot be told.
+int64_t WeightBytes(const std::string& directory) {
+  int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    if (entry.path().extension() == ".safetensors")
+      bytes += static_cast<int64_t>(entry.file_size(error));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Status RunCommand(const Invocation& invocation) {
+  const std::string& name = invocation.command;
+  if (name == "generate") return RunGenerate(invocation);
+  if (name == "chat") return RunChat(invocation);
+  if (name == "eval") return RunEval(invocation);
+  if (name == "verify") return RunVerify(invocation);
+  if (name == "inspect") return RunInspect(invocation);
+  if (name == "synth") return RunSynth(invocation);
+  if (name == "env") return RunEnv(invocation);
+  SB_CHECK(name == "version") << name;
+  fmt::print("signalbox {}\n", SIGNALBOX_VERSION);
+  return OkStatus();
+}
+
+EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
+  EngineOptions options;
+  options.device = flags.Text("device") == "reference" ? Device::kReference : Device::kCpu;
+  options.threads = static_cast<int>(flags.Int("threads"));
+  if (options.threads == 0)
+    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.budget.sequences = parallel;
+  return options;
+}
+
+Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel) {
+  const std::string& directory = invocation.positionals[0];
+  const bool quiet = invocation.flags.Switch("quiet");
+  EngineOptions options = EngineOptionsOf(invocation.flags, parallel);
+  options.budget.tokens = invocation.flags.Int("max-total-tokens");
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress({.label = "loading",
+                     .total = WeightBytes(directory),
+                     .unit = Progress::Unit::kBytes,
+                     .quiet = quiet});
+  auto model = TextModel::Load(directory, options, [&](int64_t bytes) { progress.Update(bytes); });
+  progress.Finish();
+  if (model.ok() && !quiet) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    Engine& engine = (*model)->engine();
+    fmt::print(stderr, "{}: {} layers, {} of weights mapped, device {}, {:.2f} s\n",
+               engine.config().facts.family, engine.config().facts.layers.size(),
+               HumanBytes(engine.runner().weights().bytes), engine.runner().ops().name(),
+               took.count());
+  }
+  return model;
+}
+
+}  // namespace signalbox

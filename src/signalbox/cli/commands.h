@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The commands of the program, one function each. A command prints its result on stdout, everything
+// else on stderr, and returns what the exit code is made of.
+//
+//   Status s = RunCommand(invocation);   // ExitCode(s.code())
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "signalbox/base/status.h"
+#include "signalbox/cli/flags.h"
+#include "signalbox/server/text_model.h"
+
+namespace signalbox {
+
+Status RunCommand(const Invocation& invocation);
+
+Status RunGenerate(const Invocation& invocation);
+Status RunChat(const Invocation& invocation);
+Status RunEval(const Invocation& invocation);
+Status RunVerify(const Invocation& invocation);
+Status RunInspect(const Invocation& invocation);
+Status RunSynth(const Invocation& invocation);
+Status RunEnv(const Invocation& invocation);
+
+// What the flags say about the engine.
+EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel);
+// Loads the model of a command with progress on stderr.
+Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel);
+
+}  // namespace signalbox

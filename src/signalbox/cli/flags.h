@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Flags: one table of every option of every command. It makes the parser, the SIGNALBOX_* variables
+// and
+// --help; nothing else in the program names an option twice.
+//
+//   Result<Invocation> i = ParseCommandLine(argc, argv);   // kInvalidArgument names the nearest
+//   flag i->flags.Int("parallel");
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "signalbox/base/status.h"
+
+namespace signalbox {
+
+enum class FlagKind : uint8_t { kInt, kNumber, kText, kSwitch };
+
+struct FlagSpec {
+  std::string name;  // without dashes: "max-new-tokens"
+  FlagKind kind;
+  std::string fallback;  // as text; empty: unset
+  std::string help;
+  std::vector<std::string> choices = {};  // kText: allowed values; empty: any
+  std::string only = {};                  // the one command this row is for, before the general row
+};
+
+struct CommandSpec {
+  std::string name;
+  std::string summary;
+  std::vector<std::string> positionals;  // "MODEL"; all required
+  std::vector<std::string> flags;        // names out of the table
+};
+
+std::span<const FlagSpec> FlagTable();
+std::span<const CommandSpec> CommandTable();
+
+// Values of one invocation, already checked against the table.
+class FlagValues {
+ public:
+  // REQUIRES: the command has the flag.
+  int64_t Int(std::string_view name) const;
+  double Number(std::string_view name) const;
+  const std::string& Text(std::string_view name) const;
+  bool Switch(std::string_view name) const;
+  // Whether it has any value: given, from the environment, or by default.
+  bool Has(std::string_view name) const;
+
+  void Set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+
+ private:
+  const std::string& Get(std::string_view name) const;
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+struct Invocation {
+  std::string command;  // empty: only help or version was asked for, see `message`
+  std::vector<std::string> positionals;
+  FlagValues flags;
+  std::string message;  // text to print instead of running (help)
+};
+
+Result<Invocation> ParseCommandLine(int argc, const char* const* argv);
+
+}  // namespace signalbox

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// generate and chat.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "signalbox/cli/commands.h"
+
+namespace signalbox {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+TextRequest RequestOf(const FlagValues& flags, std::vector<TokenId> prompt) {
+  return {.prompt = std::move(prompt),
+          .max_new_tokens = flags.Int("max-new-tokens"),
+          .sampling = {.temperature = static_cast<float>(flags.Number("temperature")),
+                       .seed = static_cast<uint64_t>(flags.Int("seed"))}};
+}
+
+// Streams one answer to stdout.
+Result<TextResult> Stream(TextModel& model, TextRequest request) {
+  TextResult result;
+  SB_RETURN_IF_ERROR(model.Generate(
+      {std::move(request)}, 1,
+      [](size_t, std::string_view text) {
+        std::fwrite(text.data(), 1, text.size(), stdout);
+        std::fflush(stdout);
+      },
+      [&](size_t, const TextResult& done) { result = done; }));
+  return result;
+}
+
+void PrintStatistics(const TextResult& result, Clock::time_point start) {
+  const std::chrono::duration<double> took = Clock::now() - start;
+  fmt::print(stderr, "{} prompt + {} new tokens in {:.2f} s, {:.1f} tok/s, ended by {}\n",
+             result.prompt_tokens, result.new_tokens, took.count(),
+             static_cast<double>(result.new_tokens) / took.count(),
+             result.finish == FinishReason::kStop ? "the model" : "--max-new-tokens");
+}
+
+std::vector<ChatTurn> Conversation(const FlagValues& flags) {
+  if (!flags.Has("system")) return {};
+  return {{.role = "system", .content = flags.Text("system")}};
+}
+
+}  // namespace
+
+Status RunGenerate(const Invocation& invocation) {
+  const FlagValues& flags = invocation.flags;
+  if (!flags.Has("prompt")) {
+    return InvalidArgument(
+        {.what = "nothing to generate from", .where = "generate", .remedy = "give --prompt TEXT"});
+  }
+  SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
+  std::vector<TokenId> prompt;
+  if (flags.Switch("chat")) {
+    std::vector<ChatTurn> turns = Conversation(flags);
+    turns.push_back({.role = "user", .content = flags.Text("prompt")});
+    SB_ASSIGN_OR_RETURN(prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
+  } else {
+    SB_ASSIGN_OR_RETURN(prompt, model->EncodePlain(flags.Text("prompt")));
+  }
+  const auto start = Clock::now();
+  SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, RequestOf(flags, std::move(prompt))));
+  fmt::print("\n");
+  if (!flags.Switch("quiet")) PrintStatistics(result, start);
+  return OkStatus();
+}
+
+Status RunChat(const Invocation& invocation) {
+  const FlagValues& flags = invocation.flags;
+  SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
+  std::vector<ChatTurn> turns = Conversation(flags);
+  fmt::print(stderr, "Type a message; an empty line or end of file leaves.\n");
+  std::string line;
+  while (fmt::print(stderr, "> "), std::getline(std::cin, line) && !line.empty()) {
+    turns.push_back({.role = "user", .content = line});
+    SB_ASSIGN_OR_RETURN(std::vector<TokenId> prompt,
+                        model->EncodeChat(turns, !flags.Switch("no-thinking")));
+    SB_ASSIGN_OR_RETURN(const TextResult result,
+                        Stream(*model, RequestOf(flags, std::move(prompt))));
+    fmt::print("\n");
+    // Templates leave the reasoning of earlier turns out.
+    const size_t thought = result.text.rfind("</think>");
+    std::string answer =
+        thought == std::string::npos ? result.text : result.text.substr(thought + 8);
+    answer.erase(0, answer.find_first_not_of('\n') == std::string::npos
+                        ? answer.size()
+                        : answer.find_first_not_of('\n'));
+    turns.push_back({.role = "assistant", .content = std::move(answer)});
+  }
+  return OkStatus();
+}
+
+}  // namespace signalbox

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signalbox/engine/generator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace signalbox {
+
+Result<int64_t> Generator::Submit(GenerationRequest request) {
+  if (request.prompt.empty()) {
+    return InvalidArgument({.what = "empty prompt", .expected = "at least one token"});
+  }
+  const int64_t context = engine_.config().facts.max_position;
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt >= context) {
+    return InvalidArgument({.what = "prompt does not fit the model's context",
+                            .found = fmt::format("{} tokens", prompt),
+                            .expected = fmt::format("fewer than {}", context)});
+  }
+  request.max_new_tokens = std::min(request.max_new_tokens, context - prompt);
+  const SamplingParams sampling = request.sampling;
+  waiting_.push_back({.id = next_id_, .request = std::move(request), .sampler = Sampler(sampling)});
+  return next_id_++;
+}
+
+StepBatch Generator::NextBatch() {
+  StepBatch batch;
+  batch.release = std::exchange(finished_, {});
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.parallel) {
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  int64_t room = options_.prefill_chunk;
+  for (Running& r : running_) {
+    const int64_t left = static_cast<int64_t>(r.request.prompt.size()) - r.fed;
+    SequenceStep step{.sequence = r.id};
+    if (left == 0) {
+      step.tokens = {r.last};
+    } else if (room > 0) {
+      const int64_t take = std::min(left, room);
+      const auto begin = r.request.prompt.begin() + r.fed;
+      step.tokens.assign(begin, begin + take);
+      step.logits = take == left ? LogitRows::kLast : LogitRows::kNone;
+      r.fed += take;
+      room -= take;
+    } else {
+      continue;
+    }
+    batch.sequences.push_back(std::move(step));
+  }
+  return batch;
+}
+
+Status Generator::Step(const OnToken& on_token) {
+  const StepBatch batch = NextBatch();
+  SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Run(batch));
+  const int64_t vocab = engine_.config().facts.vocab;
+  const int64_t usable = options_.usable_vocab > 0 ? std::min(options_.usable_vocab, vocab) : vocab;
+  int64_t row = 0;
+  for (const SequenceStep& step : batch.sequences) {
+    if (step.logits == LogitRows::kNone) continue;
+    const auto r = std::find_if(running_.begin(), running_.end(),
+                                [&](const Running& x) { return x.id == step.sequence; });
+    const std::span<const float> logits(output.logits.data() + row++ * vocab,
+                                        static_cast<size_t>(usable));
+    r->last = r->sampler.Sample(logits);
+    ++r->generated;
+    const auto& stops = r->request.stop_ids;
+    std::optional<FinishReason> finish;
+    if (std::find(stops.begin(), stops.end(), r->last) != stops.end()) {
+      finish = FinishReason::kStop;
+    } else {
+      if (r->generated >= r->request.max_new_tokens) finish = FinishReason::kLength;
+      on_token(r->id, r->last, std::nullopt);
+    }
+    if (!finish) continue;
+    on_token(r->id, std::nullopt, finish);
+    finished_.push_back(r->id);
+    running_.erase(r);
+  }
+  return OkStatus();
+}
+
+}  // namespace signalbox

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Generator: runs many requests through an Engine, up to `parallel` at a time. Each step feeds
+// waiting prompts in chunks and the last token of everything that is decoding, in one batch.
+//
+//   Generator generator(*engine, {.parallel = 16});
+//   generator.Submit({.prompt = ids, .max_new_tokens = 64, .stop_ids = stops});
+//   while (!generator.idle()) SB_RETURN_IF_ERROR(generator.Step(on_token));
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "signalbox/base/ids.h"
+#include "signalbox/base/status.h"
+#include "signalbox/engine/engine.h"
+#include "signalbox/engine/sampler.h"
+
+namespace signalbox {
+
+struct GenerationRequest {
+  std::vector<TokenId> prompt;  // not empty
+  int64_t max_new_tokens = 256;
+  SamplingParams sampling;
+  std::vector<TokenId> stop_ids;
+};
+
+enum class FinishReason : uint8_t { kStop, kLength };
+
+struct GeneratorOptions {
+  int64_t parallel = 1;
+  int64_t prefill_chunk = 512;  // prompt tokens per step, over all requests
+  // Ids from here on have no text and are never sampled; 0: the whole vocabulary is usable.
+  int64_t usable_vocab = 0;
+};
+
+class Generator {
+ public:
+  // Called for every sampled token but a stop id, and with no token when a request ends.
+  using OnToken = std::function<void(int64_t request, std::optional<TokenId> token,
+                                     std::optional<FinishReason> finish)>;
+
+  Generator(Engine& engine, const GeneratorOptions& options) : engine_(engine), options_(options) {}
+
+  // kInvalidArgument for what can never run: an empty prompt, more tokens than the context holds.
+  Result<int64_t> Submit(GenerationRequest request);
+  Status Step(const OnToken& on_token);
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+
+ private:
+  struct Running {
+    int64_t id;
+    GenerationRequest request;
+    Sampler sampler;
+    int64_t fed = 0;        // prompt tokens already in the model
+    int64_t generated = 0;  // sampled tokens
+    TokenId last = 0;       // sampled, not yet fed
+  };
+  StepBatch NextBatch();
+
+  Engine& engine_;
+  GeneratorOptions options_;
+  int64_t next_id_ = 0;
+  std::deque<Running> waiting_;
+  std::vector<Running> running_;
+  std::vector<int64_t> finished_;  // to be released with the next batch
+};
+
+}  // namespace signalbox

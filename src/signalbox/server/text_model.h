@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// TextModel: an engine with its tokenizer and chat template, so that callers speak text.
+//
+// Errors: kBadCheckpoint from loading, kInvalidArgument where messages do not fit the template.
+//
+//   SB_ASSIGN_OR_RETURN(auto model, TextModel::Load(dir, {.engine = {.threads = 2}}));
+//   SB_ASSIGN_OR_RETURN(auto ids, model->EncodeChat({{"user", "How many?"}}, /*thinking=*/true));
+//   SB_ASSIGN_OR_RETURN(TextResult r, model->Generate(request, on_text));
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "signalbox/base/status.h"
+#include "signalbox/engine/engine.h"
+#include "signalbox/engine/generator.h"
+#include "signalbox/text/chat_template.h"
+#include "signalbox/text/tokenizer.h"
+
+namespace signalbox {
+
+struct ChatTurn {
+  std::string role;  // "system", "user", "assistant"
+  std::string content;
+};
+
+struct TextRequest {
+  std::vector<TokenId> prompt;
+  int64_t max_new_tokens = 256;
+  SamplingParams sampling;
+};
+
+struct TextResult {
+  std::string text;  // without special tokens
+  int64_t prompt_tokens = 0;
+  int64_t new_tokens = 0;
+  FinishReason finish = FinishReason::kStop;
+};
+
+class TextModel {
+ public:
+  // The chat template may be missing; EncodeChat says so then.
+  static Result<std::unique_ptr<TextModel>> Load(const std::string& directory,
+                                                 const EngineOptions& options,
+                                                 const LoadProgress& progress = {});
+
+  // Plain text; a spelling of a special token in it stays text.
+  Result<std::vector<TokenId>> EncodePlain(std::string_view text) const;
+  // The conversation as the model's template writes it, up to where the assistant begins.
+  Result<std::vector<TokenId>> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
+
+  // Runs requests up to `parallel` at a time. `on_text` gets whole characters as they come.
+  using OnText = std::function<void(size_t request, std::string_view text)>;
+  using OnDone = std::function<void(size_t request, const TextResult& result)>;
+  Status Generate(const std::vector<TextRequest>& requests, int64_t parallel, const OnText& on_text,
+                  const OnDone& on_done);
+
+  Engine& engine() { return *engine_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  TextModel(std::unique_ptr<Engine> engine, Tokenizer tokenizer)
+      : engine_(std::move(engine)), tokenizer_(std::move(tokenizer)) {}
+
+  std::unique_ptr<Engine> engine_;
+  Tokenizer tokenizer_;
+  std::optional<ChatTemplate> template_;
+};
+
+}  // namespace signalbox
