@@ -187,6 +187,8 @@ Status Communicator::AllToAll(Group group, std::span<const std::byte> send,
 Status Communicator::AllToAllLearn(Group group, std::span<const std::byte> send,
                                    std::span<const int64_t> send_bytes,
                                    std::vector<std::byte>& recv, std::vector<int64_t>& recv_bytes) {
+  const OpTag tag{.kind = OpKind::kAllToAll, .group = group};
+  SB_RETURN_IF_ERROR(CheckCounts(tag, "send_bytes", send_bytes, send.size()));
   recv_bytes.assign(group.size(), 0);
   const std::vector<int64_t> one_each(group.size(), sizeof(int64_t));
   SB_RETURN_IF_ERROR(

@@ -73,6 +73,13 @@ TEST(Communicator, RefusesWrongCounts) {
   EXPECT_THAT(exchange({4, 4}, {4, 4}).message(), HasSubstr("recv_bytes must add up"));
   EXPECT_TRUE(exchange({4, 4}, {12, 0}).ok());
 
+  // Before the others learn counts that this rank cannot keep.
+  std::vector<std::byte> learned;
+  Counts learned_bytes;
+  EXPECT_THAT(
+      comm.AllToAllLearn(group, BytesOf(two), Counts{4, 8}, learned, learned_bytes).message(),
+      HasSubstr("send_bytes must add up"));
+
   EXPECT_THAT(comm.Broadcast(group, RankId(2), WritableBytesOf(two)).message(),
               HasSubstr("found rank 2, expected one of {0, 1}"));
   EXPECT_EQ(comm.calls, 3);
