@@ -44,7 +44,7 @@ TEST_F(MappedFileTest, OutlivesTheName) {
 }
 
 TEST_F(MappedFileTest, EmptyFileHasNoBytes) {
-  std::ofstream{path_};
+  std::ofstream(path_) << "";
   Result<MappedFile> file = MappedFile::Open(path_);
   ASSERT_TRUE(file.ok());
   EXPECT_TRUE(file->bytes().empty());

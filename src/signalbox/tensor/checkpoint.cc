@@ -176,11 +176,11 @@ Status CheckAgainstIndex(std::span<const TensorRef> tensors, std::span<const Ind
   if (missing.empty() && extra.empty()) return OkStatus();
   std::string found;
   if (!missing.empty()) {
-    found = fmt::format("{} tensors only in the index: {}", missing.size(), SampleOf(missing));
+    found = fmt::format("{} only in the index: {}", missing.size(), SampleOf(missing));
   }
   if (!extra.empty()) {
-    found += fmt::format("{}{} tensors only in the files: {}", found.empty() ? "" : "; ",
-                         extra.size(), SampleOf(extra));
+    found += fmt::format("{}{} only in the files: {}", found.empty() ? "" : "; ", extra.size(),
+                         SampleOf(extra));
   }
   return BadCheckpoint({.what = "index and weight files disagree",
                         .found = std::move(found),

@@ -119,9 +119,9 @@ TEST_F(CheckpointTest, IndexAndFilesMustAgree) {
   Shard("y.safetensors", {"c"});
   Index(R"("a": "x.safetensors", "b": "x.safetensors", "c": "x.safetensors")");
   EXPECT_THAT(OpenError(), StartsWith("index and weight files disagree (" + dir_.string() +
-                                      "): found 1 tensors only in the index: 'c', expected"));
+                                      "): found 1 only in the index: 'c', expected"));
   Index(R"("a": "x.safetensors", "c": "y.safetensors")");
-  EXPECT_THAT(OpenError(), HasSubstr("found 1 tensors only in the files: 'b'"));
+  EXPECT_THAT(OpenError(), HasSubstr("found 1 only in the files: 'b'"));
   Index(R"("a": "y.safetensors", "b": "x.safetensors", "c": "y.safetensors")");
   EXPECT_THAT(OpenError(),
               StartsWith("tensor lies in another file than the index says (" + dir_.string() +

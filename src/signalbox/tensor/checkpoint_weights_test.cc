@@ -162,9 +162,9 @@ TEST_F(CheckpointWeightsTest, FusedExpertsFollowEachOther) {
   TensorLedger ledger(
       Write("m U8 [3,2,16]; m_scale U8 [3,2,1]; f F8_E4M3 [3,129,1]; "
             "f_scale_inv BF16 [3,2,1]",
-            {{"m", Bytes(3 * 2 * 16, 0x22)},
+            {{"m", Bytes(96, 0x22)},
              {"m_scale", mx_scales},
-             {"f", Bytes(3 * 129, 0x38)},
+             {"f", Bytes(387, 0x38)},
              {"f_scale_inv", f8_scales}}));
   Result<std::vector<MatrixView>> m = ReadFused(ledger, "m", 3, 2, 32);
   Result<std::vector<MatrixView>> f = ReadFused(ledger, "f", 3, 129, 1);
@@ -197,7 +197,7 @@ TEST_F(CheckpointWeightsTest, Qnt07MixedStylesInOneFile) {
 // A rank's slices of data and scales must stay together: what the ranks hold, side by side, is the
 // whole matrix; a cut through a scale group is refused.
 TEST_F(CheckpointWeightsTest, Shp03SlicesConcatenateToTheWhole) {
-  std::vector<uint8_t> codes(96 * 48), scales(96 * 3), f8(96 * 96);
+  std::vector<uint8_t> codes(96UL * 48), scales(96UL * 3), f8(96UL * 96);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 + i / 48);
   for (size_t i = 0; i < scales.size(); ++i) scales[i] = static_cast<uint8_t>(120 + i % 11);
   for (size_t i = 0; i < f8.size(); ++i) f8[i] = static_cast<uint8_t>(i * 29 % 0x7e);
@@ -236,7 +236,7 @@ TEST_F(CheckpointWeightsTest, Shp03SlicesConcatenateToTheWhole) {
 
 // One NaN block in a rarely used expert goes unnoticed until a prompt meets it.
 TEST_F(CheckpointWeightsTest, Qnt15NanScaleIsFound) {
-  std::vector<uint8_t> scales(8 * 4 * 2, 254);
+  std::vector<uint8_t> scales(64, 254);
   scales[5 * 8 + 2 * 2 + 1] = 255;  // expert 5, row 2, block 1
   TensorLedger ledger(
       Write("e U8 [8,4,32]; e_scale U8 [8,4,2]; f.weight F8_E4M3 [130,130]; "

@@ -6,6 +6,7 @@
 #include <rapidcheck/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <fstream>
@@ -160,7 +161,7 @@ TEST(Safetensors, OpenNamesTheFile) {
   EXPECT_EQ(SafetensorsFile::Open(path).status().code(), StatusCode::kBadCheckpoint);
   EXPECT_THAT(SafetensorsFile::Open(testing::TempDir()).status().message(),
               HasSubstr("a directory"));
-  std::ofstream{path};
+  std::ofstream(path) << "";
   EXPECT_THAT(SafetensorsFile::Open(path).status().message(), HasSubstr(path.string()));
   fs::remove(path);
 }
@@ -197,7 +198,7 @@ TEST(SafetensorsWriter, RoundTripPlacesWideElementsFirst) {
   }
   EXPECT_EQ(data_begin % 64, 0);
   const auto stored = file->Data(*file->Find(specs[2].name));
-  EXPECT_EQ(std::memcmp(stored.data(), values.data(), sizeof(values)), 0);
+  EXPECT_TRUE(std::ranges::equal(stored, bytes));
   EXPECT_THAT(file->Data(*file->Find("odd")),
               ElementsAre(std::byte{0}, std::byte{0}, std::byte{0}));
   EXPECT_FALSE(fs::exists(path.string() + ".partial"));

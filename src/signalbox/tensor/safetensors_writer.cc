@@ -177,7 +177,7 @@ Status SafetensorsWriter::Close() {
   SB_CHECK(fd_ >= 0) << "closed before";
   const int closed = ::close(std::exchange(fd_, -1));
   if (closed == 0 && std::rename(partial_.c_str(), path_.c_str()) == 0) return OkStatus();
-  const Status status = WriteError(path_, errno);
+  Status status = WriteError(path_, errno);
   ::unlink(partial_.c_str());
   return status;
 }
