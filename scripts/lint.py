@@ -4,8 +4,8 @@
 
 usage: scripts/lint.py BUILD_DIR [FILE...]      (FILE: only sources whose path contains one of these)
 
-A file is clean as long as its text, the project headers it reaches, its compile command and .clang-tidy are
-what they were when clang-tidy last found nothing. Prints diagnostics and exits 1 when there are any.
+A file is clean as long as its text, the project headers it reaches, its compile command, .clang-tidy and this
+script are what they were when clang-tidy last found nothing. Prints diagnostics and exits 1 when there are any.
 """
 
 import concurrent.futures
@@ -19,6 +19,8 @@ import subprocess
 import sys
 
 TIDY = "clang-tidy-14"
+# Speed and the width of small products do not matter in a test.
+TEST_CHECKS = "--checks=-performance-*,-bugprone-implicit-widening-of-multiplication-result"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "signalbox-lint"
 INCLUDE = re.compile(rb'^\s*#\s*include\s*"(signalbox/[^"]+)"', re.MULTILINE)
@@ -41,11 +43,21 @@ def reached(path):
     return sorted(seen)
 
 
+def configs_of(path):
+    folders = [folder for folder in path.parents if folder.is_relative_to(ROOT)]
+    return [folder / ".clang-tidy" for folder in folders if (folder / ".clang-tidy").exists()]
+
+
+def is_test(entry):
+    return bool(re.search(r"_(test|benchmark|fuzz)(_main)?\.cc$", entry["file"]))
+
+
 def key_of(entry):
-    digest = hashlib.sha256(content(ROOT / ".clang-tidy"))
+    digest = hashlib.sha256(content(pathlib.Path(__file__)))
     command = entry.get("command") or " ".join(entry["arguments"])
     digest.update(re.sub(r"\s-[oc]\s\S+", "", command).replace(str(ROOT), "").encode())
-    for path in reached(pathlib.Path(entry["file"])):
+    file = pathlib.Path(entry["file"])
+    for path in [*configs_of(file), *reached(file)]:
         digest.update(f"\0{path.relative_to(ROOT)}\0".encode())
         digest.update(content(path))
     return digest.hexdigest()
@@ -56,7 +68,10 @@ def lint(entry, build_dir):
     mark = CACHE / key_of(entry)
     if mark.exists():
         return None
-    command = [TIDY, "-p", build_dir, "--quiet", "--extra-arg=-Wno-unknown-warning-option", entry["file"]]
+    options = ["-p", build_dir, "--quiet", "--extra-arg=-Wno-unknown-warning-option"]
+    if is_test(entry):
+        options.append(TEST_CHECKS)
+    command = [TIDY, *options, entry["file"]]
     run = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if run.returncode == 0 and "warning:" not in run.stdout:
         mark.touch()
