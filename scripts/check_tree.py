@@ -104,7 +104,7 @@ def names(root):
 
 
 def paths(root):
-    elsewhere = re.compile(r"(?<![\w.])/(home|root|Users|work|mnt|tmp/[a-z])/?\w*")
+    elsewhere = re.compile(r"(?<![\w.])/(home|root|Users|work|mnt)/?\w*")
     for path in files(root, TEXT):
         if path.name.startswith("check_tree"):
             continue
