@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signalbox/a2a/transport.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "signalbox/a2a/placement.h"
+
+namespace signalbox {
+namespace {
+
+// FNV-1a over 32-bit words and over text: to notice that two things differ, not against malice.
+constexpr uint64_t kHashBasis = 0xcbf29ce484222325u;
+uint64_t Hash(uint64_t hash, uint64_t value) {
+  return (hash ^ value) * 0x100000001b3u;
+}
+uint64_t HashIds(std::span<const int32_t> ids) {
+  uint64_t hash = Hash(kHashBasis, ids.size());
+  for (int32_t id : ids) hash = Hash(hash, static_cast<uint32_t>(id));
+  return hash;
+}
+uint64_t HashContract(Contract contract) {
+  contract.name.clear();
+  contract.mode.clear();
+  uint64_t hash = kHashBasis;
+  for (char ch : ContractToText(contract)) hash = Hash(hash, static_cast<unsigned char>(ch));
+  return hash;
+}
+
+// A token, or one of its lanes, that this rank sent: what comes back for it is one row.
+struct Sent {
+  int32_t token;
+  int32_t lane;  // -1: the sum over the lanes on that rank
+};
+
+}  // namespace
+
+struct DispatchCall {
+  DispatchCall(const Contract& contract, const ExchangeShape& shape, int position)
+      : store(contract, shape, position) {}
+
+  uint64_t number = 0;
+  bool combined = false;
+  int64_t tokens = 0;
+  uint64_t own_hash = 0;
+  RowStore store;
+  std::vector<Arrival> arrivals;        // by sender, token and lane; packets are gone
+  std::vector<std::vector<Sent>> sent;  // [ranks] by token and lane
+};
+
+const Delivered& Dispatched::rows() const {
+  return call_->store.delivered();
+}
+
+Transport::Transport(const Contract& contract, Communicator& comm, std::vector<RankId> group,
+                     const ExchangeShape& shape, uint64_t seed)
+    : fused_(contract.shape == RowShape::kFused),
+      contract_(fused_ ? FusedAsExchange(contract) : contract),
+      comm_(comm),
+      group_(std::move(group)),
+      shape_(shape),
+      seed_(seed),
+      packets_(shape.ranks) {}
+
+Result<std::unique_ptr<Transport>> Transport::Create(const Contract& contract, Communicator& comm,
+                                                     std::vector<RankId> group,
+                                                     const ExchangeShape& shape, uint64_t seed) {
+  const auto me = std::ranges::find(group, comm.rank());
+  if (me == group.end() || static_cast<int>(group.size()) != shape.ranks) {
+    return InvalidArgument({.what = "the group of an exchange is not the one of its shape",
+                            .where = ContractId(contract),
+                            .found = fmt::format("{} members", group.size()),
+                            .expected = fmt::format("{} members, rank {} among them", shape.ranks,
+                                                    comm.rank().value())});
+  }
+  const auto position = static_cast<int>(me - group.begin());
+  std::unique_ptr<Transport> transport(
+      new Transport(contract, comm, std::move(group), shape, seed));
+  transport->position_ = position;
+  Status mine = Validate(contract);
+  if (mine.ok()) mine = CheckShape(transport->contract_, shape);
+  SB_RETURN_IF_ERROR(transport->AgreeOnSetup(mine));
+  return transport;
+}
+
+Status Transport::AgreeOnSetup(const Status& mine) {
+  const bool uniform = contract_.uniform_capacity || shape_.worst_case;
+  constexpr std::string_view kNames[] = {"refusals",    "contracts",  "slots per rank",
+                                         "hidden size", "top-k",      "tokens per rank",
+                                         "row budgets", "worst case", "rounding"};
+  const std::vector<int64_t> setup = {
+      !mine.ok(),        static_cast<int64_t>(HashContract(contract_)),
+      shape_.slots,      shape_.hidden,
+      shape_.top_k,      uniform ? shape_.capacity : 0,
+      shape_.row_budget, shape_.worst_case,
+      shape_.round_bf16};
+  std::vector<int64_t> low = setup, high = setup;
+  SB_RETURN_IF_ERROR(comm_.Agree(group_, Agreement::kMin, low));
+  SB_RETURN_IF_ERROR(comm_.Agree(group_, Agreement::kMax, high));
+  if (!mine.ok()) return mine;
+  if (high[0] != 0) {
+    return InvalidArgument(
+        {.what = "another rank cannot set up the exchange", .where = ContractId(contract_)});
+  }
+  for (size_t i = 1; i < setup.size(); ++i) {
+    if (low[i] == high[i]) continue;
+    return InvalidArgument(
+        {.what = fmt::format("ranks of an exchange differ in their {}", kNames[i]),
+         .where = ContractId(contract_),
+         .found = i == 1 ? "different fields" : fmt::format("{} to {}", low[i], high[i]),
+         .expected = "the same on all ranks"});
+  }
+  return OkStatus();
+}
+
+Result<Dispatched> Transport::Dispatch(std::span<const float> x, const Routing& own) {
+  if (fused_) {
+    return InvalidArgument({.what = "a fused back end has no separate dispatch",
+                            .where = ContractId(contract_),
+                            .remedy = "call FusedLayer"});
+  }
+  return Exchange(x, own);
+}
+
+Result<Dispatched> Transport::Exchange(std::span<const float> x, const Routing& own) {
+  if (contract_.alternate && awaits_combine_) {
+    return InvalidArgument({.what = "a dispatch before the combine of the last one",
+                            .where = ContractId(contract_),
+                            .remedy = "this back end wants them to alternate"});
+  }
+  const auto tokens = static_cast<int64_t>(own.ids.size()) / shape_.top_k;
+  const Status mine = CheckInput(contract_, shape_, tokens, static_cast<int64_t>(x.size()), own);
+
+  std::shared_ptr<DispatchCall> call = NextCall();
+  call->tokens = tokens;
+  call->own_hash = HashIds(own.ids);
+  for (auto& list : call->sent) list.clear();
+  std::vector<int64_t> send_packets(shape_.ranks);
+  const PacketFormat format(contract_, shape_);
+  if (mine.ok()) {
+    Pack(x, own, *call);
+    for (int r = 0; r < shape_.ranks; ++r) {
+      // Packets of a token that goes out once are fewer than the rows that come back for it.
+      int32_t last = -1;
+      for (const Sent& s : call->sent[r]) {
+        if (!contract_.dedup_wire || s.token != last) ++send_packets[r];
+        last = s.token;
+      }
+    }
+  }
+  SB_RETURN_IF_ERROR(AgreeOnInput(mine, tokens, send_packets));
+
+  const int64_t packet_bytes = format.words() * int64_t{sizeof(float)};
+  std::vector<int64_t> give(shape_.ranks), take(shape_.ranks);
+  for (int r = 0; r < shape_.ranks; ++r) {
+    give[r] = send_packets[r] * packet_bytes;
+    take[r] = packets_[r] * packet_bytes;
+  }
+  const int64_t arriving = std::accumulate(packets_.begin(), packets_.end(), int64_t{0});
+  recv_.resize(arriving * format.words());
+  SB_RETURN_IF_ERROR(comm_.AllToAll(group_, BytesOf(send_), give, WritableBytesOf(recv_), take));
+  SB_RETURN_IF_ERROR(Unpack(*call));
+
+  awaits_combine_ = true;
+  Traffic traffic{.row_bytes = shape_.hidden * int64_t{sizeof(float)},
+                  .header_bytes = format.header_words() * int64_t{sizeof(float)}};
+  traffic.rows = std::accumulate(send_packets.begin(), send_packets.end(), int64_t{0});
+  traffic.remote_rows = traffic.rows - send_packets[position_];
+  return Dispatched(call, call->number, traffic);
+}
+
+// The memory of the next result: the oldest of a fixed number, or, for libraries that allocate,
+// memory that nobody holds any more.
+std::shared_ptr<DispatchCall> Transport::NextCall() {
+  const uint64_t number = ++dispatches_;
+  std::shared_ptr<DispatchCall> call;
+  if (contract_.max_outstanding > 0) {
+    const size_t index = number % static_cast<uint64_t>(contract_.max_outstanding);
+    if (index < calls_.size()) call = calls_[index];
+  } else {
+    const auto free = std::ranges::find_if(calls_, [](auto& c) { return c.use_count() == 1; });
+    if (free != calls_.end()) call = *free;
+  }
+  if (!call) {
+    call = calls_.emplace_back(std::make_shared<DispatchCall>(contract_, shape_, position_));
+    call->sent.resize(shape_.ranks);
+  }
+  call->number = number;
+  call->combined = false;
+  return call;
+}
+
+Status Transport::AgreeOnInput(const Status& mine, int64_t tokens,
+                               std::span<const int64_t> send_packets) {
+  std::vector<int64_t> header = {static_cast<int64_t>(mine.code()), tokens};
+  header.insert(header.end(), send_packets.begin(), send_packets.end());
+  std::vector<int64_t> all(header.size() * shape_.ranks);
+  const std::vector<int64_t> bytes(shape_.ranks,
+                                   static_cast<int64_t>(header.size() * sizeof(int64_t)));
+  SB_RETURN_IF_ERROR(comm_.AllGather(group_, BytesOf(header), bytes, WritableBytesOf(all)));
+  if (!mine.ok()) return mine;
+  for (int r = 0; r < shape_.ranks; ++r) {
+    const int64_t* theirs = &all[r * header.size()];
+    if (theirs[0] != 0) {
+      const auto code = static_cast<StatusCode>(theirs[0]);
+      return Status(code, {.what = fmt::format("rank {} could not dispatch", group_[r].value()),
+                           .where = ContractId(contract_),
+                           .remedy = "see the error of that rank"});
+    }
+    if (contract_.limits.equal_tokens && theirs[1] != tokens) {
+      return InvalidArgument(
+          {.what = "ranks send different numbers of tokens",
+           .where = ContractId(contract_),
+           .found = fmt::format("{} on rank {}, {} on rank {}", tokens, group_[position_].value(),
+                                theirs[1], group_[r].value()),
+           .remedy = "pad all ranks to one number"});
+    }
+    packets_[r] = theirs[2 + position_];
+  }
+  return OkStatus();
+}
+
+void Transport::Pack(std::span<const float> x, const Routing& own, DispatchCall& call) {
+  const int k = shape_.top_k;
+  const bool by_lane = !DedupRows(contract_.shape);
+  for (int32_t t = 0; t < call.tokens; ++t) {
+    for (int32_t lane = 0; lane < k; ++lane) {
+      const int32_t id = own.ids[t * k + lane];
+      if (id < 0) continue;
+      auto& list = call.sent[id / shape_.slots];
+      if (by_lane || list.empty() || list.back().token != t)
+        list.push_back({t, by_lane ? lane : -1});
+    }
+  }
+  const PacketFormat format(contract_, shape_);
+  send_.clear();
+  for (const auto& list : call.sent) {
+    int32_t last = -1;
+    for (const auto [t, lane] : list) {
+      if (contract_.dedup_wire && t == last) continue;
+      last = t;
+      const size_t begin = send_.size();
+      send_.resize(begin + format.words());
+      float* const packet = &send_[begin];
+      const int32_t first = contract_.dedup_wire ? 0 : lane;
+      PacketFormat::PutInt(packet, t);
+      PacketFormat::PutInt(packet + 1, contract_.dedup_wire ? -1 : lane);
+      for (int j = 0; j < format.lanes; ++j) {
+        PacketFormat::PutInt(packet + 2 + j, own.ids[t * k + first + j]);
+        packet[2 + format.lanes + j] = own.weights[t * k + first + j];
+      }
+      const std::span<float> values(packet + format.header_words(), shape_.hidden);
+      std::ranges::copy(x.subspan(int64_t{t} * shape_.hidden, shape_.hidden), values.begin());
+      if (shape_.round_bf16) RoundToBf16(values);
+    }
+  }
+}
+
+Status Transport::Unpack(DispatchCall& call) {
+  SB_ASSIGN_OR_RETURN(call.arrivals,
+                      ListArrivals(contract_, shape_, position_, recv_.data(), packets_));
+  const bool fits = call.store.Place(call.arrivals, seed_ + call.number * shape_.ranks + position_);
+  for (Arrival& a : call.arrivals) a.packet = nullptr;
+  // Only a budget can be exceeded while every rank keeps to its tokens; the ranks then fail
+  // together.
+  const bool budget = contract_.rows_bound == RowsBound::kCallerBudget &&
+                      contract_.overflow != OverflowPolicy::kDropWithFlag;
+  int64_t failed = fits ? 0 : 1;
+  if (budget) SB_RETURN_IF_ERROR(comm_.Agree(group_, Agreement::kMax, {&failed, 1}));
+  if (failed == 0) return OkStatus();
+  if (!budget) {
+    return Internal(
+        {.what = "more rows arrived than the ranks' tokens allow", .where = ContractId(contract_)});
+  }
+  return ResourceExhausted({.what = fmt::format("{} exceed the receive budget of {}",
+                                                fits ? "rows of another rank" : "received rows",
+                                                RowCapacity(contract_, shape_, 0)),
+                            .where = ContractId(contract_),
+                            .remedy = "raise the budget: ranks x tokens per rank always suffices"});
+}
+
+Status Transport::Sanitise(const Dispatched& dispatched, int32_t id) {
+  if (contract_.masked != MaskSpelling::kCallerId) {
+    return InvalidArgument({.what = "this back end has no call that writes ids into empty rows",
+                            .where = ContractId(contract_)});
+  }
+  dispatched.call_->store.Sanitise(id);
+  return OkStatus();
+}
+
+Status Transport::CheckCombine(std::span<const float> expert_out, const Dispatched& dispatched,
+                               const Routing& own, std::span<float> out) const {
+  const DispatchCall& call = *dispatched.call_;
+  const Delivered& rows = call.store.delivered();
+  const int64_t lanes = call.tokens * shape_.top_k;
+  ErrorDetail error{.where = ContractId(contract_)};
+  if (call.number != dispatched.number_) {
+    error.what = fmt::format("the result of dispatch {} was overwritten by dispatch {}",
+                             dispatched.number_, call.number);
+    error.expected = fmt::format("at most {} results at a time", contract_.max_outstanding);
+  } else if (call.combined) {
+    error.what = fmt::format("dispatch {} is combined twice", call.number);
+  } else if (static_cast<int64_t>(expert_out.size()) != rows.capacity * shape_.hidden ||
+             static_cast<int64_t>(out.size()) != call.tokens * shape_.hidden) {
+    error.what = "buffers of combine have the wrong size";
+    error.found = fmt::format("{} and {} values", expert_out.size(), out.size());
+    error.expected = fmt::format("{} rows and {} tokens of hidden {}", rows.capacity, call.tokens,
+                                 shape_.hidden);
+  } else if (contract_.own_routing && !own.ids.empty() && own.ids.data() == rows.ids.data()) {
+    error.what = "combine was given the ids that arrived with the rows";
+    error.remedy = "give the routing of this rank's own tokens, as given to dispatch";
+  } else if (contract_.own_routing && HashIds(own.ids) != call.own_hash) {
+    error.what = "combine was given another routing than dispatch";
+    error.found = fmt::format("{} ids", own.ids.size());
+    error.expected = fmt::format("the {} ids of dispatch", lanes);
+    error.remedy = "give the routing of this rank's own tokens, as given to dispatch";
+  } else if (contract_.weighting == Weighting::kLibraryAtSource &&
+             static_cast<int64_t>(own.weights.size()) != lanes) {
+    error.what = "combine weights at the source and needs the weights of this rank's tokens";
+    error.found = fmt::format("{} weights", own.weights.size());
+    error.expected = fmt::format("{}", lanes);
+  }
+  return error.what.empty() ? OkStatus() : InvalidArgument(std::move(error));
+}
+
+// send_ <- what each sender gets back: rows as they are where it weights lanes itself, else one sum
+// per token. rows_to[r] counts them.
+void Transport::PackResults(std::span<const float> expert_out, const DispatchCall& call,
+                            std::span<int64_t> rows_to) {
+  const bool by_lane = contract_.weighting == Weighting::kLibraryAtSource;
+  const bool round_sums = shape_.round_bf16 && contract_.rounding_stages > 1 && !by_lane;
+  const int64_t width = shape_.hidden;
+  std::vector<float> row(width);
+  send_.clear();
+  for (size_t i = 0; i < call.arrivals.size(); ++i) {
+    const Arrival& a = call.arrivals[i];
+    auto same_sum = [&](size_t other) {
+      const Origin& o = call.arrivals[other].origin;
+      return !by_lane && o.source == a.origin.source && o.token == a.origin.token;
+    };
+    if (i == 0 || !same_sum(i - 1)) {
+      send_.resize(send_.size() + width);
+      ++rows_to[a.origin.source];
+    }
+    const std::span<float> sum = std::span(send_).last(width);
+    if (a.position >= 0) {  // else dropped on arrival: counts as zero
+      std::ranges::copy(expert_out.subspan(a.position * width, width), row.begin());
+      if (shape_.round_bf16) RoundToBf16(row);
+      if (contract_.weighting == Weighting::kLibraryAtExpert) {
+        AddScaledRow(row, a.weight, sum);
+      } else {
+        AddRow(row, sum);
+      }
+    }
+    if (round_sums && (i + 1 == call.arrivals.size() || !same_sum(i + 1))) RoundToBf16(sum);
+  }
+}
+
+Result<CombineReport> Transport::Combine(std::span<const float> expert_out,
+                                         const Dispatched& dispatched, const Routing& own,
+                                         std::span<float> out) {
+  SB_RETURN_IF_ERROR(CheckCombine(expert_out, dispatched, own, out));
+  DispatchCall& call = *dispatched.call_;
+  const bool by_lane = contract_.weighting == Weighting::kLibraryAtSource;
+  const int64_t width = shape_.hidden;
+  const int64_t row_bytes = width * int64_t{sizeof(float)};
+  std::vector<int64_t> give(shape_.ranks), take(shape_.ranks);
+  PackResults(expert_out, call, give);
+  CombineReport report{.traffic = {.row_bytes = row_bytes},
+                       .weights_back = WeightsReturned(contract_, shape_, own)};
+  report.traffic.rows = std::accumulate(give.begin(), give.end(), int64_t{0});
+  report.traffic.remote_rows = report.traffic.rows - give[position_];
+
+  std::vector<Sent> returned;  // one per row that comes back
+  for (int r = 0; r < shape_.ranks; ++r) {
+    const size_t before = returned.size();
+    for (const Sent& s : call.sent[r]) {
+      if (by_lane || returned.size() == before || returned.back().token != s.token) {
+        returned.push_back(s);
+      }
+    }
+    take[r] = static_cast<int64_t>(returned.size() - before) * row_bytes;
+    give[r] *= row_bytes;
+  }
+  recv_.resize(returned.size() * width);
+  SB_RETURN_IF_ERROR(comm_.AllToAll(group_, BytesOf(send_), give, WritableBytesOf(recv_), take));
+  call.combined = true;
+  awaits_combine_ = false;
+
+  std::ranges::fill(out, 0.f);
+  auto received = [&](size_t i) { return std::span<const float>(recv_).subspan(i * width, width); };
+  auto target = [&](int64_t token) { return out.subspan(token * width, width); };
+  if (by_lane) {
+    std::vector<int64_t> row_of(call.tokens * shape_.top_k, -1);
+    for (size_t i = 0; i < returned.size(); ++i) {
+      row_of[returned[i].token * shape_.top_k + returned[i].lane] = static_cast<int64_t>(i);
+    }
+    for (size_t i = 0; i < row_of.size(); ++i) {
+      if (row_of[i] < 0) continue;
+      AddScaledRow(received(row_of[i]), own.weights[i], target(i / shape_.top_k));
+    }
+  } else {
+    for (size_t i = 0; i < returned.size(); ++i) AddRow(received(i), target(returned[i].token));
+  }
+  if (shape_.round_bf16) RoundToBf16(out);
+  return report;
+}
+
+Result<Traffic> Transport::FusedLayer(std::span<const float> x, const Routing& own,
+                                      const ExpertFn& experts, std::span<float> out) {
+  if (!fused_) {
+    return InvalidArgument({.what = "this back end computes no whole layer",
+                            .where = ContractId(contract_),
+                            .remedy = "call Dispatch and Combine"});
+  }
+  SB_ASSIGN_OR_RETURN(const Dispatched dispatched, Exchange(x, own));
+  const Delivered& got = dispatched.rows();
+  std::vector<int64_t> offsets = got.zone_begin;
+  offsets.push_back(got.capacity);
+  std::vector<float> y(got.rows.size());
+  SB_RETURN_IF_ERROR(experts(got.rows, offsets, y));
+  // The kernel weights on the expert's rank; what returns to the sender is summed as it is.
+  for (int64_t row = 0; row < got.capacity; ++row) {
+    for (float& v : std::span(y).subspan(row * shape_.hidden, shape_.hidden)) {
+      v *= got.weights[row];
+    }
+  }
+  const std::vector<float> ones(own.weights.size(), 1.f);
+  SB_RETURN_IF_ERROR(Combine(y, dispatched, {.ids = own.ids, .weights = ones}, out).status());
+  return dispatched.traffic();
+}
+
+}  // namespace signalbox
