@@ -147,10 +147,12 @@ struct QueryRows {
   }
 };
 
-// Scores of rows [begin, rows) against the n keys of a block.
-inline void ScoreBlock(const QueryRows& q, int64_t begin, const float* const* keys, int64_t n) {
-  for (int64_t row = begin; row < q.rows; row += kMaxTileTokens) {
-    const int64_t count = q.rows - row < kMaxTileTokens ? q.rows - row : kMaxTileTokens;
+// Scores of rows [begin, rows) against the n keys of a block, as far as they see it.
+inline void ScoreBlock(const QueryRows& q, int64_t begin, int64_t first, const float* const* keys,
+                       int64_t n) {
+  for (int64_t row = begin, count = 0; row < q.rows; row += count) {
+    const int64_t tiles = (q.rows - row + kMaxTileTokens - 1) / kMaxTileTokens;
+    count = (q.rows - row + tiles - 1) / tiles;  // tiles of even size
     const float* x[kMaxTileTokens];
     float* y[kMaxTileTokens];
     for (int64_t i = 0; i < count; ++i) {
@@ -158,7 +160,8 @@ inline void ScoreBlock(const QueryRows& q, int64_t begin, const float* const* ke
       y[i] = q.scores + (row + i) * kKeyBlock;
     }
     DotRows(
-        count, x, 0, n, [&](int64_t j) { return F32Row{keys[j]}; }, q.p.head_dim, nullptr, y);
+        count, x, 0, q.Visible(row + count - 1, first, n),
+        [&](int64_t j) { return F32Row{keys[j]}; }, q.p.head_dim, nullptr, y);
   }
 }
 
@@ -175,26 +178,23 @@ inline float FoldScores(const QueryRows& q, int64_t row, int64_t visible, bool f
   return alpha;
 }
 
-// Adds the values of a block. Rows that see all of it go together; the others see only their own
-// past, because a later token's value, were it not finite, would spoil them even at weight zero.
+// Adds the values of a block, for rows that see the same of it together. None may read further: a
+// later token's value, were it not finite, would spoil the sum even at weight zero.
 inline void AddValues(const QueryRows& q, int64_t begin, int64_t first, const float* const* values,
                       int64_t n) {
   WeightedSum together[kSumsTogether];
   int64_t count = 0;
+  int64_t seen = 0;  // by each of `together`
   const auto flush = [&] {
-    SumWeightedRows(together, count, 1, values, n, first > 0, q.p.value_dim);
+    SumWeightedRows(together, count, 1, values, seen, first > 0, q.p.value_dim);
     count = 0;
   };
   for (int64_t row = begin; row < q.rows; ++row) {
     const int64_t visible = q.Visible(row, first, n);
+    if (count == kSumsTogether || visible != seen) flush();
+    seen = visible;
     const float alpha = FoldScores(q, row, visible, first == 0);
-    const WeightedSum sum = {q.scores + row * kKeyBlock, q.Out(row), alpha};
-    if (visible < n) {
-      SumWeightedRows(&sum, 1, 1, values, visible, first > 0, q.p.value_dim);
-      continue;
-    }
-    together[count++] = sum;
-    if (count == kSumsTogether) flush();
+    together[count++] = {q.scores + row * kKeyBlock, q.Out(row), alpha};
   }
   flush();
 }
@@ -216,7 +216,7 @@ void Attention(const AttentionTask& p) {
     }
     // Queries before the block see none of it.
     const int64_t begin = first > p.position ? (first - p.position) * p.group : 0;
-    ScoreBlock(q, begin, keys, n);
+    ScoreBlock(q, begin, first, keys, n);
     AddValues(q, begin, first, values, n);
   }
   for (int64_t row = 0; row < rows; ++row) Scale(q.Out(row), p.value_dim, 1.f / q.total[row]);

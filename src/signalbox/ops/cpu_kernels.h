@@ -21,9 +21,10 @@ namespace signalbox {
 
 // Weight rows that mat_mul decodes at a time; a task of a multiple of these wastes nothing.
 inline constexpr int64_t kTileRows = 16;
-// Floats of MatMulTask::tile for `cols` columns.
+// Floats of MatMulTask::tile for `cols` columns. Rows of a power of two would fall on one another
+// in the cache: a line is left between them.
 constexpr int64_t TileFloats(int64_t cols) {
-  return kTileRows * ((cols + 15) / 16 * 16);
+  return kTileRows * ((cols + 15) / 16 * 16 + 16);
 }
 
 // y[t, r - row_begin] for all tokens and rows [row_begin, row_end) of w.
@@ -82,7 +83,7 @@ struct CausalConvTask {
   int64_t y_stride;
   int64_t begin;
   int64_t end;
-  float* scratch;  // 16 * kernel floats
+  float* scratch;  // (end - begin + 15) * kernel floats
 };
 
 // Tokens of a chunk of the chunked delta rule, and tokens whose keys the recurrent one prepares at

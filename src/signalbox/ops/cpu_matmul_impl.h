@@ -4,16 +4,13 @@
 // l + 2 kLanes, ... in that order, then the lanes are added (SumRows). Every tile shape below does
 // exactly that for each of its outputs, so a token's numbers do not depend on the tile it is in.
 //
-// Few tokens: weights are decoded in registers on the way into the sums. Many tokens: kTileRows
-// rows are decoded once to floats that stay in cache, and multiplied by all tokens. Decoding is
-// exact but for the one rounding of an FP8 block scale, and the same both ways.
+// Weights are decoded in registers on the way into the sums; for many tokens, packed ones are first
+// decoded to kTileRows rows of floats that stay in cache. Decoding is exact but for the one
+// rounding of an FP8 block scale, and the same both ways.
 #pragma once
 
 namespace signalbox {
 namespace {
-
-// Fewest tokens for which decoding to a tile first pays.
-constexpr int64_t kTileTokens = 4;
 
 constexpr struct E8m0Values {
   float v[256];
@@ -243,18 +240,33 @@ void DecodeRow(const MatrixView& w, int64_t row, float* out) {
   WithRows(w, [&](auto make_row) { DecodeInto(make_row(row), w.cols, out); });
 }
 
+// Two or four bytes a weight cost less to widen again than to read back from a tile; the packed
+// formats are decoded for one pass of a register tile only.
+inline bool DecodesInRegisters(const MatMulTask& p) {
+  switch (p.w->format) {
+    case WeightFormat::kMxfp4:
+      return p.tokens <= kMaxTileTokens;
+    case WeightFormat::kFp8Block:
+      return p.tokens <= kMaxTileTokens && OneScalePerVec(*p.w);
+    default:
+      return true;
+  }
+}
+
 void MatMul(const MatMulTask& p) {
   const MatrixView& w = *p.w;
-  const bool by_vector = w.format != WeightFormat::kFp8Block || OneScalePerVec(w);
-  if (by_vector && (p.tokens < kTileTokens || w.format == WeightFormat::kF32)) {
-    return WithRows(
-        w, [&](auto make_row) { DotTask(p, 0, p.row_end - p.row_begin, p.row_begin, make_row); });
-  }
+  const bool in_registers = DecodesInRegisters(p);
   const int64_t stride = TileFloats(w.cols) / kTileRows;
+  // Even where there is no tile to fill, a few rows for all tokens stay in cache.
   for (int64_t row = p.row_begin; row < p.row_end; row += kTileRows) {
     const int64_t count = p.row_end - row < kTileRows ? p.row_end - row : kTileRows;
-    for (int64_t r = 0; r < count; ++r) DecodeRow(w, row + r, p.tile + r * stride);
-    DotTask(p, row - p.row_begin, count, 0, [&](int64_t r) { return F32Row{p.tile + r * stride}; });
+    if (in_registers) {
+      WithRows(w, [&](auto make_row) { DotTask(p, row - p.row_begin, count, row, make_row); });
+    } else {
+      for (int64_t r = 0; r < count; ++r) DecodeRow(w, row + r, p.tile + r * stride);
+      DotTask(p, row - p.row_begin, count, 0,
+              [&](int64_t r) { return F32Row{p.tile + r * stride}; });
+    }
   }
 }
 

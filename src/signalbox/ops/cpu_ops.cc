@@ -106,8 +106,7 @@ class CpuOps final : public Ops {
   void CausalConv(const CausalConvParams& p) override {
     int64_t tokens = 0;
     for (const SequenceSpan& s : p.sequences) tokens += s.count;
-    // The lanes of any instruction set divide a task's channels.
-    const int64_t task_channels = 64;
+    const int64_t task_channels = 256;  // a multiple of any instruction set's lanes
     const int64_t tasks = p.sequences.empty() ? 0 : CeilDiv(p.channels, task_channels);
     ForTasks(tasks, 4 * tokens * p.channels, [&](int64_t task) {
       kernels_.causal_conv({.x = p.x,
@@ -122,7 +121,7 @@ class CpuOps final : public Ops {
                             .y_stride = p.y_stride,
                             .begin = task * task_channels,
                             .end = std::min((task + 1) * task_channels, p.channels),
-                            .scratch = Scratch(16 * p.kernel)});
+                            .scratch = Scratch((task_channels + 15) * p.kernel)});
     });
   }
 

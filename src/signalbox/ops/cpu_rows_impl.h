@@ -99,7 +99,7 @@ void Rope(float* x, int64_t heads, int64_t head_dim, int64_t rotary, const float
   }
 }
 
-// Lanes [c, c + n) of one sequence; `taps` holds their weights, [kernel, kLanes].
+// Lanes [c, c + n) of one sequence; taps [kernel, kLanes] are their weights.
 inline void ConvLanes(const CausalConvTask& p, const SequenceSpan& span, float* state, int64_t c,
                       int n, const float* taps) {
   const int64_t back = p.kernel - 1;
@@ -120,15 +120,20 @@ inline void ConvLanes(const CausalConvTask& p, const SequenceSpan& span, float* 
 }
 
 void CausalConv(const CausalConvTask& p) {
-  for (int64_t c = p.begin; c < p.end; c += kLanes) {
-    const int n = p.end - c < kLanes ? static_cast<int>(p.end - c) : kLanes;
-    for (int64_t j = 0; j < p.kernel; ++j) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        p.scratch[j * kLanes + lane] = lane < n ? p.weight[(c + lane) * p.kernel + j] : 0.f;
-      }
-    }
-    for (int64_t s = 0; s < p.sequence_count; ++s) {
-      ConvLanes(p, p.sequences[s], p.states[s], c, n, p.scratch);
+  // Weights of each vector of channels by tap, for all sequences.
+  const int64_t vec_taps = p.kernel * kLanes;
+  for (int64_t c = p.begin; c < p.end; ++c) {
+    const int64_t i = c - p.begin;
+    float* taps = p.scratch + i / kLanes * vec_taps + i % kLanes;
+    for (int64_t j = 0; j < p.kernel; ++j) taps[j * kLanes] = p.weight[c * p.kernel + j];
+  }
+  // A sequence's channels in a row: its states lie a power of two apart more often than not, and
+  // would chase one another out of the cache.
+  for (int64_t s = 0; s < p.sequence_count; ++s) {
+    const float* taps = p.scratch;
+    for (int64_t c = p.begin; c < p.end; c += kLanes, taps += vec_taps) {
+      const int n = p.end - c < kLanes ? static_cast<int>(p.end - c) : kLanes;
+      ConvLanes(p, p.sequences[s], p.states[s], c, n, taps);
     }
   }
 }
