@@ -49,6 +49,7 @@ EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
   if (options.threads == 0)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.budget.sequences = parallel;
+  options.chunked_delta = flags.Text("delta-rule") == "chunked";
   return options;
 }
 

@@ -26,7 +26,9 @@ struct EngineOptions {
   int threads = 1;
   // Zero: room for 4 sequences of the model's context, at most 16,384 tokens.
   CacheBudget budget;
-  bool chunked_delta = true;
+  // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
+  // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
+  bool chunked_delta = false;
 };
 
 class Engine {

@@ -53,7 +53,7 @@ struct DraftStep {
 
 struct RunnerOptions {
   CacheBudget budget;
-  bool chunked_delta = true;
+  bool chunked_delta = false;
 };
 
 class RankRunner {

@@ -28,6 +28,7 @@ struct ReferenceCase {
   std::string model;
   Device device;
   int64_t chunk;  // prompt tokens per step
+  bool chunked_delta = false;
 };
 
 void PrintTo(const ReferenceCase& c, std::ostream* os) {
@@ -38,7 +39,8 @@ class ReferenceLogits : public testing::TestWithParam<ReferenceCase> {};
 
 TEST_P(ReferenceLogits, WithinTolerance) {
   const ReferenceCase& c = GetParam();
-  auto engine = Load(kModels + c.model, {.device = c.device, .threads = 2});
+  auto engine =
+      Load(kModels + c.model, {.device = c.device, .threads = 2, .chunked_delta = c.chunked_delta});
   auto sequences = ReadReference(kModels + c.model + "/reference_logits.safetensors",
                                  engine->config().facts.vocab);
   ASSERT_TRUE(sequences.ok()) << sequences.status().ToString();
@@ -61,12 +63,16 @@ INSTANTIATE_TEST_SUITE_P(Models, ReferenceLogits,
                                          ReferenceCase{kTinyName, Device::kCpu, 3},
                                          ReferenceCase{kTinyName, Device::kCpu, 7},
                                          ReferenceCase{kTinyName, Device::kCpu, 64},
+                                         ReferenceCase{kTinyName, Device::kCpu, kAtOnce, true},
+                                         ReferenceCase{kTinyName, Device::kCpu, 7, true},
+                                         ReferenceCase{kTinyName, Device::kReference, 100, true},
                                          ReferenceCase{kTinyName, Device::kReference, kAtOnce},
                                          ReferenceCase{kRandom, Device::kCpu, kAtOnce},
                                          ReferenceCase{kRandom, Device::kCpu, 1},
                                          ReferenceCase{kRandom, Device::kCpu, 3},
                                          ReferenceCase{kRandom, Device::kCpu, 7},
                                          ReferenceCase{kRandom, Device::kCpu, 64},
+                                         ReferenceCase{kRandom, Device::kCpu, kAtOnce, true},
                                          ReferenceCase{kRandom, Device::kReference, kAtOnce},
                                          ReferenceCase{kRandom, Device::kReference, 1}));
 

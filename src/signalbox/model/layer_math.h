@@ -27,7 +27,7 @@ struct MathContext {
   int64_t hidden;
   float norm_eps;
   float norm_offset;
-  bool chunked_delta = true;  // chunk form of the delta rule for spans of more than one token
+  bool chunked_delta = false;  // chunk form of the delta rule for spans of more than one token
 };
 
 // New tokens of several sequences, flattened.

@@ -4,7 +4,7 @@
 // plans. The tensors and their names come from the weight map, so whatever synth writes, the loader
 // reads.
 //
-//   SB_RETURN_IF_ERROR(WriteSynthetic("configs/qwen3.json", "/tmp/out", {.layers = 2,
+//   SB_RETURN_IF_ERROR(WriteSynthetic("configs/qwen3.json", "out", {.layers = 2,
 //   .experts_mxfp4 = true}));
 #pragma once
 

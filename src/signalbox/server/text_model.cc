@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "signalbox/base/check.h"
 #include "signalbox/text/detokenizer.h"
 
 namespace signalbox {
@@ -44,7 +45,7 @@ Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& 
   const auto replace = nlohmann::json::error_handler_t::replace;
   SB_ASSIGN_OR_RETURN(const Segments segments,
                       template_->Render({.messages = messages.dump(-1, ' ', false, replace),
-                                         .kwargs = thinking ? R"({"enable_thinking": true})"
+                                         .extra = thinking ? R"({"enable_thinking": true})"
                                                             : R"({"enable_thinking": false})"}));
   return tokenizer_.Encode(segments);
 }
