@@ -15,7 +15,7 @@ namespace signalbox {
 
 struct ToyWorld {
   unsigned seed = 1;
-  int sequences = 4;        // handed to the ranks of the context's sequence axes in turn
+  int sequences = 5;        // handed to the ranks of the context's sequence axes in turn
   int tokens = 3;           // of a sequence
   int redundant_slots = 0;  // a second replica for the first experts; needs a placement step
 };

@@ -12,6 +12,7 @@
 #include "signalbox/plan/check.h"
 #include "signalbox/plan/exchange.h"
 #include "signalbox/plan/simulate_test.h"
+#include "signalbox/plan/toy_back_ends_test.h"
 
 namespace signalbox {
 namespace {
@@ -99,31 +100,13 @@ class Builder {
     context.row_multiple = split.empty() ? 1 : p_.mesh.Size(p_.attn_tp);
     if (c_.keep) context.rows_in = context.rows_in | split;
     context.rows_out = context.rows_in;
-    Contract contract{.name = "acme", .shape = RowShape::kFlat, .tail = TailRows::kPoison};
-    switch (c_.back_end) {
-      case BackEnd::kIdeal:
-        return context;
-      case BackEnd::kFlatLocal:
-        contract.ids = ReceivedIds::kLocal;
-        contract.weights = ReceivedWeights::kZeroedOffRank;
-        contract.tail = TailRows::kMaskedIds;
-        break;
-      case BackEnd::kFlatGlobal:
-        contract.ids = ReceivedIds::kGlobal;
-        contract.weights = ReceivedWeights::kRaw;
-        break;
-      case BackEnd::kExpertMajor:
-        contract.shape = RowShape::kExpertMajorPadded;
-        contract.weighting = Weighting::kLibraryAtSource;
-        break;
-    }
-    context.contract = contract;
+    if (c_.back_end == BackEnd::kIdeal) return context;
+    context.contract = ToyContract(c_.back_end == BackEnd::kFlatLocal    ? "flat-local"
+                                   : c_.back_end == BackEnd::kFlatGlobal ? "flat-global"
+                                                                         : "expert-major");
     const bool by_expert = c_.permute || c_.back_end == BackEnd::kExpertMajor;
-    context.runner =
-        RunnerTerms{.name = "loop",
-                    .shape = by_expert ? RowShape::kExpertMajorPadded : RowShape::kFlat,
-                    .ids = by_expert ? IdSpace::kPosition : IdSpace::kLocal,
-                    .reads_tail = true};
+    context.runner = ToyRunner(by_expert ? IdSpace::kPosition : IdSpace::kLocal);
+    context.runner->reads_tail = true;
     return context;
   }
 
@@ -291,7 +274,6 @@ Choice RandomChoice() {
   // and a global slot has no destination.
   if (c.latent && c.shared >= Placement::kOneRank) c.shared = Placement::kSliced;
   if (c.exchange && c.shared == Placement::kGlobal) c.shared = Placement::kPerRank;
-  // Ids are by position here, so a lane of another kind has no row.
   return c;
 }
 
