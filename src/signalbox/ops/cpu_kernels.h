@@ -5,8 +5,8 @@
 //
 // A kernel's sums have an order that depends on the length of the sum, the weight format and the
 // instruction set alone: never on how many tokens or rows the task holds or where it begins.
-// Arguments are plain pointers: nothing inline from a shared header may be compiled into a file
-// that has instruction-set flags.
+// Arguments are plain pointers, and what kernels call from this header is static: a function shared
+// between files must not be compiled in one that has instruction-set flags.
 //
 //   const CpuKernels& k = Avx2Kernels();
 //   k.mat_mul({.x = x, .x_stride = 64, .tokens = 3, .w = &w, .row_end = w.rows, .y = y, ...});
@@ -23,7 +23,7 @@ namespace signalbox {
 inline constexpr int64_t kTileRows = 16;
 // Floats of MatMulTask::tile for `cols` columns. Rows of a power of two would fall on one another
 // in the cache: a line is left between them.
-constexpr int64_t TileFloats(int64_t cols) {
+static constexpr int64_t TileFloats(int64_t cols) {
   return kTileRows * ((cols + 15) / 16 * 16 + 16);
 }
 
@@ -92,8 +92,8 @@ inline constexpr int64_t kDeltaChunk = 64;
 inline constexpr int64_t kDeltaPrepared = 16;
 // Floats of DeltaRuleTask::scratch.
 constexpr int64_t DeltaFloats(int64_t key_dim, int64_t value_dim, bool chunked) {
-  return chunked ? kDeltaChunk * (4 * key_dim + value_dim + 2 * kDeltaChunk + 3)
-                 : kDeltaPrepared * (4 * key_dim + 1);
+  return chunked ? kDeltaChunk * (4 * key_dim + value_dim + 2 * kDeltaChunk + 1)
+                 : kDeltaPrepared * 4 * key_dim;
 }
 
 // One value head of one sequence. The pointers are at the span's first token and at the head.

@@ -172,18 +172,17 @@ template <typename MakeRow>
 inline void DotRows(int64_t tokens, const float* const* x, int64_t first, int64_t count,
                     MakeRow make_row, int64_t cols, const float* bias, float* const* y) {
   using Row = decltype(make_row(int64_t{0}));
-  float* out[kMaxTileTokens];
-  int64_t r = 0;
-  const auto run = [&]<int kRows>() {
+  const auto run = [&]<int kRows>(int64_t r) {
     Row w[kRows];
     SB_UNROLL
     for (int i = 0; i < kRows; ++i) w[i] = make_row(first + r + i);
+    float* out[kMaxTileTokens];
     for (int64_t t = 0; t < tokens; ++t) out[t] = y[t] + r;
     DotTokens<kRows, Row>(tokens, x, w, cols, bias != nullptr ? bias + r : nullptr, out);
-    r += kRows;
   };
-  while (r + 4 <= count) run.template operator()<4>();
-  while (r < count) run.template operator()<1>();
+  int64_t r = 0;
+  for (; r + 4 <= count; r += 4) run.template operator()<4>(r);
+  for (; r < count; ++r) run.template operator()<1>(r);
 }
 
 // All tokens of the task against `count` rows from its `row`-th, which make_row(first) begins.

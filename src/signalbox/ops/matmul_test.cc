@@ -186,9 +186,7 @@ TEST(MatMul, TokensDoNotDependOnTheBatch) {
         const std::vector<float> y =
             Product(*cpu.ops, x, *w.view.Rows(cut, 67), bias.data() + cut, 67 - cut);
         for (int64_t t = 0; t < 40; ++t) {
-          ASSERT_EQ(std::memcmp(y.data() + t * (67 - cut), alone.data() + t * 67 + cut,
-                                (67 - cut) * sizeof(float)),
-                    0)
+          ASSERT_TRUE(SameBits(y.data() + t * (67 - cut), alone.data() + t * 67 + cut, 67 - cut))
               << cpu.name << " " << w.view.ToString() << " from row " << cut;
         }
       }
@@ -205,7 +203,7 @@ TEST(MatMul, TokensDoNotDependOnTheBatchWhenShared) {
     for (const int64_t t : {0, 95, 96, 199}) {
       const Rows one = {{x.at(t), x.at(t) + 512}, 1, 512, 512};
       const std::vector<float> y = Product(*cpu.ops, one, w.view, nullptr, 320);
-      EXPECT_EQ(std::memcmp(y.data(), all.data() + t * 320, 320 * sizeof(float)), 0) << cpu.name;
+      EXPECT_TRUE(SameBits(y.data(), all.data() + t * 320, 320)) << cpu.name;
     }
   }
 }
@@ -349,8 +347,7 @@ TEST(GroupedMlp, RowsDoNotDependOnTheBatchOrThreads) {
         alone.push_back(alone.back() + (offsets[e] <= t && t < offsets[e + 1] ? 1 : 0));
       }
       const std::vector<float> y = RunMlp(*cpu.ops, mlp, one, alone);
-      EXPECT_EQ(std::memcmp(y.data(), all.data() + t * 201, 200 * sizeof(float)), 0)
-          << cpu.name << " row " << t;
+      EXPECT_TRUE(SameBits(y.data(), all.data() + t * 201, 200)) << cpu.name << " row " << t;
     }
   }
 }

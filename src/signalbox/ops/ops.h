@@ -4,18 +4,21 @@
 //
 // Activations are float, row-major; `*_stride` counts floats between rows. Weights are MatrixViews
 // and stay packed. MakeReferenceOps() is the scalar definition of each operation, MakeCpuOps() the
-// fast one; both are chosen at run time and tested against each other (ops_test.cc) with tolerances
-// derived from the inputs.
+// fast one; both are chosen at run time and tested against each other with tolerances derived from
+// the inputs. Formulas without a source of their own follow the released models' published code.
 //
-// Two promises that the engine builds on:
-//  * no operation on tokens mixes tokens, except Attention, CausalConv and DeltaRule, which mix
-//  those of one
-//    sequence; zero tokens are legal everywhere;
-//  * for every operation but DeltaRule in chunked form, a token's result does not depend on which
-//  other
-//    tokens are in the call (same summation order), so greedy text does not depend on batching.
+// Promises that the engine builds on:
+//  * No operation mixes tokens, except Attention, CausalConv and DeltaRule, which mix those of one
+//    sequence. Zero tokens, zero rows and zero sequences are legal everywhere.
+//  * For every operation but DeltaRule in chunked form, a token's bits depend neither on the other
+//    tokens in the call, nor on how its sequence was cut into calls, nor on the number of threads;
+//    so greedy text does not depend on batching. They do depend on the instruction set.
+//  * Input that is not finite makes results that are not, for the tokens it reaches; no more.
 //
-//   std::unique_ptr<Ops> ops = MakeCpuOps({.threads = 2});
+// Shapes are the caller's business: pointers are as large as the comments say, outputs overlap no
+// input unless said. An Ops has one caller at a time.
+//
+//   SB_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeCpuOps({.threads = 2}));
 //   ops->MatMul({.x = x, .x_stride = h, .tokens = t, .w = w, .y = y, .y_stride = w.rows});
 #pragma once
 
@@ -95,7 +98,8 @@ struct KvView {
 };
 
 // Causal attention of new tokens over past and new ones; writes the new keys and values to the
-// pages first. Query head h reads kv head h / (heads / kv_heads); softmax in float.
+// pages first. Query head h reads kv head h / (heads / kv_heads); softmax in float. A block table
+// covers past + count tokens; no two sequences of a call write to the same page.
 struct AttentionParams {
   const float* q;  // [tokens, heads, head_dim]
   int64_t q_stride;
@@ -116,8 +120,8 @@ struct AttentionParams {
 };
 
 // Causal depthwise convolution with kernel K over the tokens of each sequence, then SiLU.
-// u_t[c] = silu(sum_j w[c, j] * in_{t-(K-1)+j}[c]); `state` holds the last K-1 inputs and is
-// updated.
+// y_t[c] = silu(sum_j w[c, j] * in_{t-(K-1)+j}[c]); `state` holds the last K-1 inputs and is
+// updated. It is all that is known of the past: the caller clears it for a new sequence.
 struct CausalConvParams {
   const float* x;  // [tokens, channels]
   int64_t x_stride;
@@ -132,7 +136,8 @@ struct CausalConvParams {
 
 // Gated delta rule per value head (Gated DeltaNet; with per-channel decay Kimi Delta Attention):
 //   S <- e^g S;  d = beta (v - S^T k);  S <- S + k d^T;  o = S^T q.
-// q and k are l2-normalised here (eps 1e-6 inside the root) and q scaled by key_dim^-0.5.
+// q and k are l2-normalised here (eps 1e-6 inside the root) and q scaled by key_dim^-0.5. The state
+// is all that is known of the past: the caller clears it for a new sequence.
 struct DeltaRuleParams {
   const float* q;  // [tokens, key_heads, key_dim]
   const float* k;  // [tokens, key_heads, key_dim]
@@ -150,16 +155,18 @@ struct DeltaRuleParams {
   int64_t value_dim;
   std::span<const SequenceSpan> sequences;
   std::span<float* const> states;  // one per sequence: [value_heads, key_dim, value_dim], updated
-  bool chunked = false;            // chunk form for spans of more than one token
-  float* out;                      // [tokens, value_heads, value_dim]
+  // Chunk form for spans of more than one token: faster on prompts, equal up to rounding. With
+  // channel_decay the recurrence runs all the same: a chunk form would need positive exponents.
+  bool chunked = false;
+  float* out;  // [tokens, value_heads, value_dim]
   int64_t out_stride;
 };
 
 // Activations of a gated MLP and other elementwise maps.
 enum class Activation : uint8_t { kSilu };
 
-// Softmax over all experts, the k largest (ties: lower id first), optionally renormalised over the
-// k.
+// Softmax over all experts, the k largest logits (ties: lower id first), optionally renormalised
+// over the k. Ids are distinct and in range whatever the logits. 1 <= top_k <= experts.
 struct RouterParams {
   const float* logits;  // [tokens, experts]
   int64_t tokens;
@@ -177,8 +184,8 @@ struct ExpertWeights {
 };
 
 // Gated MLPs over rows already grouped by expert: y = down(act(gate x) * up x) for rows
-// [offsets[e], offsets[e+1]). No router weight is applied. Rows of experts without rows are not
-// touched.
+// [offsets[e], offsets[e+1]). No router weight is applied. The weights of an expert without rows
+// are not touched.
 struct GroupedMlpParams {
   const float* x;  // [rows, in]
   int64_t x_stride;
@@ -217,7 +224,7 @@ class Ops {
   virtual void Router(const RouterParams& p) = 0;
   virtual void GroupedMlp(const GroupedMlpParams& p) = 0;
   virtual void GatherRows(const GatherRowsParams& p) = 0;
-  // y[i] = silu(gate[i]) * up[i].
+  // y[i] = silu(gate[i]) * up[i]; y may be gate or up.
   virtual void SiluMul(const float* gate, const float* up, int64_t n, float* y) = 0;
   // x[t, :] *= sigmoid(gate[t, :]) (gate_width == width), or one gate per row (gate_width == 1).
   virtual void SigmoidMul(float* x, int64_t x_stride, const float* gate, int64_t gate_stride,

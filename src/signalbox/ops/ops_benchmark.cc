@@ -214,7 +214,7 @@ void Register(const std::string& name, Isa isa, int threads, Fn fn) {
       ->Unit(benchmark::kMicrosecond);
 }
 
-const bool registered = [] {
+const bool kRegistered = [] {
   benchmark::RegisterBenchmark("ReadProbe/threads:1", ReadProbe)->UseRealTime();
   for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (!IsaAvailable(isa)) continue;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -22,8 +23,8 @@ namespace signalbox {
 inline constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of a float near one
 
 inline Ops& Reference() {
-  static const std::unique_ptr<Ops> ops = MakeReferenceOps();
-  return *ops;
+  static const std::unique_ptr<Ops> kOps = MakeReferenceOps();
+  return *kOps;
 }
 
 struct NamedOps {
@@ -33,7 +34,7 @@ struct NamedOps {
 
 // Every instruction set of this machine with 1, 2 and 3 threads.
 inline const std::vector<NamedOps>& AllCpuOps() {
-  static const std::vector<NamedOps> all = [] {
+  static const std::vector<NamedOps> kAll = [] {
     std::vector<NamedOps> made;
     for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
       if (!IsaAvailable(isa)) continue;
@@ -44,7 +45,7 @@ inline const std::vector<NamedOps>& AllCpuOps() {
     }
     return made;
   }();
-  return all;
+  return kAll;
 }
 
 class Random {
@@ -161,8 +162,14 @@ inline Weight RandomWeight(Random& random, WeightFormat format, int64_t rows, in
 }
 
 // Bits, so that NaN equals itself and zeros of either sign differ.
+inline bool SameBits(const float* a, const float* b, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) return false;
+  }
+  return true;
+}
 inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+  return a.size() == b.size() && SameBits(a.data(), b.data(), static_cast<int64_t>(a.size()));
 }
 
 // Largest |got - want| / bound over all elements; at most 1 is agreement. NaN and infinities must

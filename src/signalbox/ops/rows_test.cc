@@ -176,7 +176,8 @@ RC_GTEST_PROP(Rope, AgreesWithTheDefinition, ()) {
   const std::vector<float> want = run(Reference());
   // A pair's length is kept, so errors are relative to it: at most the two largest elements.
   double largest = 0;
-  for (const float v : x.data) largest = std::isnan(v) ? largest : std::max(largest, 2.0 * fabs(v));
+  for (const float v : x.data)
+    largest = std::isnan(v) ? largest : std::max<double>(largest, 2 * std::fabs(v));
   for (const NamedOps& cpu : AllCpuOps()) {
     RC_ASSERT(WorstError(run(*cpu.ops), want, 8 * kEpsilon * largest + 1e-37) <= 1);
   }

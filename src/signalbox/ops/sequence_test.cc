@@ -216,9 +216,8 @@ TEST(Attention, QueriesDoNotDependOnTheBatchOrTheCut) {
         insert(part.v, in.v);
         const std::vector<float> got = Attend(*cpu.ops, part, pieced, {{9, n, past}, {0, 9, 30}});
         for (int64_t r = 0; r < n; ++r) {
-          ASSERT_EQ(std::memcmp(got.data() + (9 + r) * stride, whole.data() + (past + r) * stride,
-                                4 * 33 * sizeof(float)),
-                    0)
+          ASSERT_TRUE(
+              SameBits(got.data() + (9 + r) * stride, whole.data() + (past + r) * stride, 4 * 33))
               << cpu.name << " token " << past + r;
         }
         past += n;
@@ -300,7 +299,7 @@ TEST(CausalConv, PiecesEqualTheWholeInBits) {
     for (const int64_t n : {1, 2, 1, 3, 40, 23}) {
       const std::vector<float> y = Convolve(*cpu.ops, conv, Cut(x, past, n), {{0, n, past}}, state);
       for (int64_t r = 0; r < n; ++r) {
-        ASSERT_EQ(std::memcmp(y.data() + r * 1001, whole.data() + (past + r) * 1001, 4000), 0)
+        ASSERT_TRUE(SameBits(y.data() + r * 1001, whole.data() + (past + r) * 1001, 1000))
             << cpu.name;
       }
       past += n;
@@ -477,7 +476,7 @@ TEST(DeltaRule, RecurrentPiecesEqualTheWholeInBits) {
       for (const int64_t n : {1, 16, 3, 40}) {
         const std::vector<float> out = RunDelta(*cpu.ops, d, {{0, n, past}}, state, false, past);
         for (int64_t r = 0; r < n; ++r) {
-          ASSERT_EQ(std::memcmp(out.data() + r * 201, whole.data() + (past + r) * 201, 800), 0)
+          ASSERT_TRUE(SameBits(out.data() + r * 201, whole.data() + (past + r) * 201, 200))
               << cpu.name << " token " << past + r;
         }
         past += n;
