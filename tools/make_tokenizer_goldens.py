@@ -156,6 +156,22 @@ def make_gpt2_small(texts):
     return spec
 
 
+def write_fuzz_seeds():
+    """The least that the reader of tokenizer.json accepts, in its two shapes: where its fuzzer begins."""
+    folder = OUT.parent / "tokenizer_json_fuzz"
+    folder.mkdir(exist_ok=True)
+    split = pre_tokenizers.Split(Regex(r"\p{L}+|\s+"), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    for name, normalizer, stage in (
+        ("split", normalizers.NFC(), pre_tokenizers.Sequence([split, byte_level])),
+        ("gpt2", None, gpt2),
+    ):
+        tokenizer = train(["abab"], normalizer, stage, 258)
+        tokenizer.add_special_tokens(["<|a|>"])
+        (folder / name).write_text(json.dumps(json.loads(tokenizer.to_str()), separators=(",", ":")))
+
+
 def golden(tokenizer, text):
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return {"ids": ids, "skip_special": tokenizer.decode(ids, skip_special_tokens=True)}
@@ -172,6 +188,8 @@ def main():
     for name, make in {"qwen3_small": make_qwen3_small, "gpt2_small": make_gpt2_small}.items():
         spec = make([t for t in TEXTS.values() if "<|" not in t])
         (OUT / f"{name}.tokenizer.json").write_text(json.dumps(spec, indent=0) + "\n")
+
+    write_fuzz_seeds()
 
     rng = random.Random(21)
     for name, path in {
