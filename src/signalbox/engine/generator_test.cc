@@ -60,9 +60,9 @@ TEST(Generator, TextDoesNotDependOnBatchMatesOrChunks) {
   const Texts alone = RunAll(*engine, {.parallel = 1});
   EXPECT_EQ(RunAll(*engine, {.parallel = 8}), alone);
   EXPECT_EQ(RunAll(*engine, {.parallel = 3, .prefill_chunk = 5}), alone);
-  const Texts drawn = RunAll(*engine, {.parallel = 1}, 1.5f);
+  const Texts drawn = RunAll(*engine, {.parallel = 1}, 8.f);
   EXPECT_NE(drawn, alone);
-  EXPECT_EQ(RunAll(*engine, {.parallel = 8}, 1.5f), drawn);
+  EXPECT_EQ(RunAll(*engine, {.parallel = 8}, 8.f), drawn);
 }
 
 TEST(Generator, EverythingIsGivenBack) {
