@@ -170,8 +170,7 @@ inline void PrepareChunk(const DeltaChunk& c) {
   }
 }
 
-// out[i, j] = (x_i . k_j) for j < columns of a tile, then times factor_i e^(G_i - G_j) for j < ends
-// of row i, and zero from there to the end of the tile.
+// out[i, j] = factor_i (x_i . k_j) e^(G_i - G_j) for j < i + diagonal, and zero from there on.
 template <typename Factor>
 inline void DecayedProducts(const DeltaChunk& c, const float* x, int64_t diagonal, Factor factor,
                             float* out) {
@@ -218,7 +217,6 @@ inline void SolveChunk(const DeltaChunk& c, const float* const* delta_rows) {
   }
 }
 
-// rows[i] of [count, width] floats at `base`, as sums over their columns or as rows to sum.
 inline void RunChunk(const DeltaChunk& c) {
   const DeltaRuleTask& p = c.p;
   PrepareChunk(c);
@@ -229,8 +227,7 @@ inline void RunChunk(const DeltaChunk& c) {
 
   const float* delta_rows[kDeltaChunk];
   for (int64_t i = 0; i < c.n; ++i) delta_rows[i] = c.delta + i * p.value_dim;
-  // One key channel of the state at a time would be a list of key_dim rows; in pieces of a chunk
-  // it needs no allocation.
+  // The rows of the state in pieces of a chunk: a list of all key_dim would need an allocation.
   for (int64_t d = 0; d < p.key_dim; d += kDeltaChunk) {
     const int64_t rows = p.key_dim - d < kDeltaChunk ? p.key_dim - d : kDeltaChunk;
     const float* state_rows[kDeltaChunk];
