@@ -31,18 +31,14 @@ namespace signalbox {
 // Whose numbering of expert slots ids are in.
 enum class SlotSpace : uint8_t { kGlobal, kLocal };
 
-// Deliberate mistakes, so that a verification can show that it finds them.
-struct RowFaults {
-  bool read_poison = false;  // the last valid row of every group is read one row too far
-  int id_offset = 0;         // every expert is taken for the one so many slots further on
-};
-
 class DeliveredRows {
  public:
-  // `contract` is not fused. Contract and shape must outlive this.
+  // `contract` is not fused. Contract and shape must outlive this. `read_too_far` is a deliberate
+  // mistake for tests of verifications: the last valid row of every group is read from the row
+  // after it.
   DeliveredRows(const Contract& contract, const ExchangeShape& shape, int position,
-                const RowFaults& faults = {})
-      : contract_(contract), shape_(shape), position_(position), faults_(faults) {}
+                bool read_too_far = false)
+      : contract_(contract), shape_(shape), position_(position), read_too_far_(read_too_far) {}
 
   // Starts over with what a dispatch delivered, which must live until Results() were combined.
   // Internal when counts or ids contradict the contract.
@@ -57,8 +53,9 @@ class DeliveredRows {
   // expert-major; that needs local ids. There is no way back for rows.
   Status Permute(RowShape to);
 
-  // The runner of the current shape, flat (local ids) or expert-major: `experts` [slots], this
-  // rank's. `weigh`: multiplies by the router weights. Flat rows give the sum over their experts.
+  // The runner of the current shape, flat (local ids) or expert-major. REQUIRES: `experts` are
+  // those of this rank, [slots]. `weigh`: multiplies by the router weights. Flat rows give the sum
+  // over their experts.
   Status Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts, bool weigh);
 
   // Results in shape `to`, summed where several become one row.
@@ -83,7 +80,7 @@ class DeliveredRows {
   Status ReadDenseLanes();
   bool IsMasked(int32_t id) const;
   void GroupByExpert();
-  Status CheckRun(size_t experts, bool weigh) const;
+  Status CheckRun(bool weigh) const;
   const float* GatherInput(Ops& ops, Scratch& scratch) const;
   void ReadTooFar(std::vector<int64_t>& reads) const;
   void WeighResults();
@@ -92,7 +89,7 @@ class DeliveredRows {
   const Contract& contract_;
   const ExchangeShape& shape_;
   const int position_;
-  const RowFaults faults_;
+  const bool read_too_far_;
 
   const Delivered* delivered_ = nullptr;
   Stage stage_ = Stage::kEmpty;

@@ -32,6 +32,12 @@
 
 namespace signalbox {
 
+// Deliberate mistakes, so that a verification can show that it finds them.
+struct RowFaults {
+  bool read_poison = false;  // the last valid row of every group is read one row too far
+  int id_offset = 0;         // every expert is taken for the one so many slots further on
+};
+
 struct ExchangeOptions {
   int slots = 1;         // expert slots of one rank
   int hidden = 1;        // features of a row: the latent width where experts are latent
@@ -69,7 +75,8 @@ class ExpertExchange {
   // arguments is needed afterwards.
   Status Dispatch(std::span<const float> x, const Routing& own);
 
-  // As in delivered_rows.h. InvalidArgument for fused contracts, Internal out of order.
+  // As in delivered_rows.h. Internal out of order; InvalidArgument for all but Run() where the
+  // contract is fused.
   Status RemapIds(SlotSpace to);
   Status MaskTail();
   Status Permute(RowShape to);
@@ -94,7 +101,7 @@ class ExpertExchange {
   Status Prepare(std::span<const float> x, const Routing& own);
   void PadTo(int64_t sent);
   Status CheckRows(Stage stage) const;
-  Status RunFused(Ops& ops, std::span<const ExpertWeights> experts);
+  Status RunFused(Ops& ops, std::span<const ExpertWeights> experts, bool weigh);
   Routing sent_routing() const { return {.ids = ids_, .weights = weights_}; }
 
   const Contract contract_;
