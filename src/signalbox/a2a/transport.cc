@@ -136,20 +136,9 @@ Result<Dispatched> Transport::Exchange(std::span<const float> x, const Routing& 
   std::shared_ptr<DispatchCall> call = NextCall();
   call->tokens = tokens;
   call->own_hash = HashIds(own.ids);
-  for (auto& list : call->sent) list.clear();
   std::vector<int64_t> send_packets(shape_.ranks);
   const PacketFormat format(contract_, shape_);
-  if (mine.ok()) {
-    Pack(x, own, *call);
-    for (int r = 0; r < shape_.ranks; ++r) {
-      // Packets of a token that goes out once are fewer than the rows that come back for it.
-      int32_t last = -1;
-      for (const Sent& s : call->sent[r]) {
-        if (!contract_.dedup_wire || s.token != last) ++send_packets[r];
-        last = s.token;
-      }
-    }
-  }
+  if (mine.ok()) Pack(x, own, *call, send_packets);
   SB_RETURN_IF_ERROR(AgreeOnInput(mine, tokens, send_packets));
 
   const int64_t packet_bytes = format.words() * int64_t{sizeof(float)};
@@ -219,41 +208,47 @@ Status Transport::AgreeOnInput(const Status& mine, int64_t tokens,
     }
     packets_[r] = theirs[2 + position_];
   }
+  packets_[position_] = send_packets[position_];
   return OkStatus();
 }
 
-void Transport::Pack(std::span<const float> x, const Routing& own, DispatchCall& call) {
+// call.sent <- what goes to each rank, packets[r] of them, which then lie in send_.
+void Transport::Pack(std::span<const float> x, const Routing& own, DispatchCall& call,
+                     std::span<int64_t> packets) {
   const int k = shape_.top_k;
   const bool by_lane = !DedupRows(contract_.shape);
+  for (auto& list : call.sent) list.clear();
   for (int32_t t = 0; t < call.tokens; ++t) {
     for (int32_t lane = 0; lane < k; ++lane) {
-      const int32_t id = own.ids[t * k + lane];
+      const int32_t id = own.ids[int64_t{t} * k + lane];
       if (id < 0) continue;
-      auto& list = call.sent[id / shape_.slots];
-      if (by_lane || list.empty() || list.back().token != t)
-        list.push_back({t, by_lane ? lane : -1});
+      const int rank = id / shape_.slots;
+      auto& list = call.sent[rank];
+      const bool first = list.empty() || list.back().token != t;
+      if (first || !contract_.dedup_wire) ++packets[rank];
+      if (first || by_lane) list.push_back({t, by_lane ? lane : -1});
     }
   }
+
   const PacketFormat format(contract_, shape_);
-  send_.clear();
+  send_.resize(std::accumulate(packets.begin(), packets.end(), int64_t{0}) * format.words());
+  float* packet = send_.data();
   for (const auto& list : call.sent) {
     int32_t last = -1;
     for (const auto [t, lane] : list) {
       if (contract_.dedup_wire && t == last) continue;
       last = t;
-      const size_t begin = send_.size();
-      send_.resize(begin + format.words());
-      float* const packet = &send_[begin];
-      const int32_t first = contract_.dedup_wire ? 0 : lane;
+      const int64_t first = int64_t{t} * k + (contract_.dedup_wire ? 0 : lane);
       PacketFormat::PutInt(packet, t);
       PacketFormat::PutInt(packet + 1, contract_.dedup_wire ? -1 : lane);
       for (int j = 0; j < format.lanes; ++j) {
-        PacketFormat::PutInt(packet + 2 + j, own.ids[t * k + first + j]);
-        packet[2 + format.lanes + j] = own.weights[t * k + first + j];
+        PacketFormat::PutInt(packet + 2 + j, own.ids[first + j]);
+        packet[2 + format.lanes + j] = own.weights[first + j];
       }
       const std::span<float> values(packet + format.header_words(), shape_.hidden);
       std::ranges::copy(x.subspan(int64_t{t} * shape_.hidden, shape_.hidden), values.begin());
       if (shape_.round_bf16) RoundToBf16(values);
+      packet += format.words();
     }
   }
 }
@@ -330,32 +325,40 @@ Status Transport::CheckCombine(std::span<const float> expert_out, const Dispatch
 void Transport::PackResults(std::span<const float> expert_out, const DispatchCall& call,
                             std::span<int64_t> rows_to) {
   const bool by_lane = contract_.weighting == Weighting::kLibraryAtSource;
+  const bool weighted = contract_.weighting == Weighting::kLibraryAtExpert;
   const bool round_sums = shape_.round_bf16 && contract_.rounding_stages > 1 && !by_lane;
   const int64_t width = shape_.hidden;
-  std::vector<float> row(width);
-  send_.clear();
-  for (size_t i = 0; i < call.arrivals.size(); ++i) {
-    const Arrival& a = call.arrivals[i];
-    auto same_sum = [&](size_t other) {
-      const Origin& o = call.arrivals[other].origin;
-      return !by_lane && o.source == a.origin.source && o.token == a.origin.token;
-    };
-    if (i == 0 || !same_sum(i - 1)) {
-      send_.resize(send_.size() + width);
-      ++rows_to[a.origin.source];
-    }
-    const std::span<float> sum = std::span(send_).last(width);
-    if (a.position >= 0) {  // else dropped on arrival: counts as zero
-      std::ranges::copy(expert_out.subspan(a.position * width, width), row.begin());
-      if (shape_.round_bf16) RoundToBf16(row);
-      if (contract_.weighting == Weighting::kLibraryAtExpert) {
-        AddScaledRow(row, a.weight, sum);
-      } else {
-        AddRow(row, sum);
+  std::vector<float> rounded;
+  send_.resize(call.arrivals.size() * width);  // most that it can be
+  float* next = send_.data();
+  for (size_t i = 0; i < call.arrivals.size();) {
+    const Origin& first = call.arrivals[i].origin;
+    const std::span<float> sum(next, width);
+    std::ranges::fill(sum, 0.f);
+    do {
+      const Arrival& a = call.arrivals[i];
+      if (a.position >= 0) {  // else dropped on arrival: counts as zero
+        std::span<const float> row = expert_out.subspan(a.position * width, width);
+        if (shape_.round_bf16) {
+          rounded.assign(row.begin(), row.end());
+          RoundToBf16(rounded);
+          row = rounded;
+        }
+        if (weighted) {
+          AddScaledRow(row, a.weight, sum);
+        } else {
+          AddRow(row, sum);
+        }
       }
-    }
-    if (round_sums && (i + 1 == call.arrivals.size() || !same_sum(i + 1))) RoundToBf16(sum);
+      ++i;
+    } while (!by_lane && i < call.arrivals.size() &&
+             call.arrivals[i].origin.source == first.source &&
+             call.arrivals[i].origin.token == first.token);
+    if (round_sums) RoundToBf16(sum);
+    ++rows_to[first.source];
+    next += width;
   }
+  send_.resize(next - send_.data());
 }
 
 Result<CombineReport> Transport::Combine(std::span<const float> expert_out,

@@ -103,7 +103,8 @@ class Transport {
   Result<Dispatched> Exchange(std::span<const float> x, const Routing& own);
   // packets_[r] <- packets that rank r sends to this rank, or every rank's refusal.
   Status AgreeOnInput(const Status& mine, int64_t tokens, std::span<const int64_t> send_packets);
-  void Pack(std::span<const float> x, const Routing& own, DispatchCall& call);
+  void Pack(std::span<const float> x, const Routing& own, DispatchCall& call,
+            std::span<int64_t> packets);
   Status Unpack(DispatchCall& call);
   std::shared_ptr<DispatchCall> NextCall();
   Status CheckCombine(std::span<const float> expert_out, const Dispatched& dispatched,

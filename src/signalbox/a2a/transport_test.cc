@@ -196,14 +196,13 @@ Status OnTwoRanks(const Contract& c, const Scenario& s,
                   const std::function<Status(Transport&, const RankInput&)>& program,
                   uint64_t seed = 1) {
   const auto inputs = DrawInputs(s);
-  return RunRanks(s.shape.ranks, {.deadline = std::chrono::milliseconds(5000)},
-                  [&](Communicator& comm) -> Status {
-                    std::vector<RankId> group;
-                    for (int r = 0; r < s.shape.ranks; ++r) group.push_back(RankId(r));
-                    SB_ASSIGN_OR_RETURN(auto transport,
-                                        Transport::Create(c, comm, group, s.shape, seed));
-                    return program(*transport, inputs[comm.rank().value()]);
-                  });
+  return RunRanks(
+      s.shape.ranks, {.deadline = std::chrono::seconds(60)}, [&](Communicator& comm) -> Status {
+        std::vector<RankId> group;
+        for (int r = 0; r < s.shape.ranks; ++r) group.push_back(RankId(r));
+        SB_ASSIGN_OR_RETURN(auto transport, Transport::Create(c, comm, group, s.shape, seed));
+        return program(*transport, inputs[comm.rank().value()]);
+      });
 }
 
 std::vector<float> Zeros(const Dispatched& d) {
@@ -491,8 +490,8 @@ TEST(Faults, FlippedBitsAndSkippedCallsEndInAnErrorOrAWrongValue) {
     const auto inputs = DrawInputs(s);
     for (Fault::Kind kind : {Fault::kFlip, Fault::kDie, Fault::kWrongSize}) {
       for (int64_t call = 2; call < 5; ++call) {
-        const Status status = RunRanks(
-            2, {.deadline = std::chrono::milliseconds(2000)}, [&](Communicator& real) -> Status {
+        const Status status =
+            RunRanks(2, {.deadline = std::chrono::seconds(20)}, [&](Communicator& real) -> Status {
               FaultyCommunicator comm(
                   real, {.kind = real.rank() == RankId(0) ? kind : Fault::kNone, .call = call});
               SB_ASSIGN_OR_RETURN(auto transport,

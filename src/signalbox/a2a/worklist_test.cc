@@ -86,6 +86,17 @@ TEST(WorkListTest, EverySpellingOfMaskedGivesTheSameWork) {
   }
 }
 
+// A lane of weight 0 may stand for a masked one: its expert does not run, its row still counts.
+TEST(WorkListTest, LanesOfWeightZeroAreNotComputed) {
+  const Contract c = FlatGlobal();
+  Delivered d = OnRank(c, 1);
+  d.weights[4] = 0.f;  // row 2, expert 3
+  const Result<WorkList> list = BuildWorkList(c, kShape, 1, d);
+  ASSERT_TRUE(list.ok()) << list.status().ToString();
+  EXPECT_THAT(list->rows, ElementsAre(1, 0));
+  EXPECT_THAT(list->valid, ElementsAre(0, 1, 2));
+}
+
 TEST(WorkListTest, ReadingBeyondTheCountIsFound) {
   const Contract c = FlatGlobal();
   Delivered d = OnRank(c, 1);
