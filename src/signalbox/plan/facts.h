@@ -24,8 +24,8 @@ namespace signalbox {
 
 // A number of heads that attention TP has to divide.
 struct HeadCount {
-  std::string name;         // "kv heads"
-  int64_t count = 0;        //
+  std::string name;  // "kv heads"
+  int64_t count = 0;
   bool may_repeat = false;  // more ranks than heads: several ranks hold the same one
 };
 
@@ -56,7 +56,8 @@ struct LayerBytes {
   int64_t shared = 0;              // the shared expert
   int64_t dense = 0;               // the dense MLP
   int64_t whole = 0;               // on every rank: norms, router, latent projections
-  int64_t cache_per_token = 0;     // keys and values, cut like the heads that may not repeat
+  int64_t cache_per_token = 0;     // keys and values, cut like the heads, but into no more shares
+                                   // than there are heads of those that may repeat
   int64_t cache_per_sequence = 0;  // recurrent state, cut like the heads
 };
 

@@ -18,6 +18,7 @@ LayerPlan OneRankPlan(const LayerShape& shape) {
     step(StepKind::kExperts, Reg::kRouted, Reg::kNormed);
     if (shape.shared) {
       step(StepKind::kShared, Reg::kShared, Reg::kNormed);
+      plan.steps.back().gated = shape.gated;
       step(StepKind::kAdd, Reg::kRouted, Reg::kShared);
     }
   } else {

@@ -17,6 +17,7 @@ struct LayerShape {
   std::string kind;
   bool moe = false;     // routed experts; else a dense feed-forward part
   bool shared = false;  // a shared expert beside the routed ones
+  bool gated = false;   // the shared expert has a gate of its own
 };
 
 LayerPlan OneRankPlan(const LayerShape& shape);

@@ -11,106 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "signalbox/plan/toy_layer_test.h"
+
 namespace signalbox {
 namespace {
 
-using Vec = std::vector<double>;
-using Mat = std::vector<Vec>;  // [out][in]
+using namespace toy;
 
-constexpr int kHidden = 4;
-constexpr int kLatentWidth = 3;
-constexpr int kHeads = 6;
-constexpr int kExperts = 5;
-constexpr int kTopK = 2;
-constexpr int kWidth = 6;  // inner width of experts, shared expert and MLP
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// Steps that cannot be carried out at all: shapes that do not fit.
-struct Unfit : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-void Fit(bool ok, const char* what) {
-  if (!ok) throw Unfit(what);
-}
-
-Vec operator*(const Mat& m, const Vec& x) {
-  Fit(m[0].size() == x.size(), "width");
-  Vec y(m.size());
-  for (size_t i = 0; i < m.size(); ++i) {
-    for (size_t k = 0; k < x.size(); ++k) y[i] += m[i][k] * x[k];
-  }
-  return y;
-}
-void AddTo(Vec& y, const Vec& x, double factor = 1) {
-  if (y.empty()) y.assign(x.size(), 0);
-  Fit(y.size() == x.size(), "width");
-  for (size_t i = 0; i < x.size(); ++i) y[i] += factor * x[i];
-}
-
-// Part `share` of `shares` of a row of `width`: [begin, end).
-struct Part {
-  int share = 0;
-  int shares = 1;
-  int begin(int width) const { return (width * share + shares - 1) / shares; }
-  int end(int width) const { return (width * (share + 1) + shares - 1) / shares; }
-};
-
-// ------------------------------------------------------------------------------------- the layer
-struct Mlp2 {
-  Mat up, down;
-  Vec Run(const Vec& x, Part part) const {
-    Vec inner = up * x;
-    for (int i = 0; i < kWidth; ++i) {
-      const bool mine = i >= part.begin(kWidth) && i < part.end(kWidth);
-      inner[size_t(i)] = mine ? std::tanh(inner[size_t(i)]) : 0;
-    }
-    return down * inner;
-  }
-};
-
-struct Layer {
-  std::mt19937 random;
-  Mat router, gate, latent_down, latent_up;
-  std::vector<Mat> heads;
-  std::vector<Mlp2> experts, latent_experts;
-  Mlp2 shared, mlp;
-  std::map<NormRole, double> norm_gain = {
-      {NormRole::kMixerInput, 0.9}, {NormRole::kFeedForwardInput, 1.1}, {NormRole::kLatent, 0.7}};
-
-  explicit Layer(unsigned seed) : random(seed) {
-    router = Random(kExperts, kHidden);
-    gate = Random(1, kHidden);
-    latent_down = Random(kLatentWidth, kHidden);
-    latent_up = Random(kHidden, kLatentWidth);
-    for (int i = 0; i < kHeads; ++i) heads.push_back(Random(kHidden, kHidden));
-    for (int i = 0; i < kExperts; ++i) {
-      experts.push_back({Random(kWidth, kHidden), Random(kHidden, kWidth)});
-      latent_experts.push_back({Random(kWidth, kLatentWidth), Random(kLatentWidth, kWidth)});
-    }
-    shared = {Random(kWidth, kHidden), Random(kHidden, kWidth)};
-    mlp = {Random(kWidth, kHidden), Random(kHidden, kWidth)};
-  }
-  Mat Random(int rows, int cols) {
-    std::normal_distribution<double> normal;
-    Mat m(static_cast<size_t>(rows), Vec(static_cast<size_t>(cols)));
-    for (Vec& row : m) {
-      for (double& v : row) v = normal(random);
-    }
-    return m;
-  }
-  Vec Norm(NormRole role, const Vec& x) const {
-    double squares = 1e-6;
-    for (double v : x) squares += v * v / double(x.size());
-    Vec y = x;
-    for (double& v : y) v *= norm_gain.at(role) / std::sqrt(squares);
-    return y;
-  }
-  double Gate(const Vec& y) const { return 1 / (1 + std::exp(-(gate * y)[0])); }
-  Vec Expert(int expert, const Vec& x, Part part) const {
-    const auto& e = x.size() == kLatentWidth ? latent_experts : experts;
-    return e[static_cast<size_t>(expert)].Run(x, part);
-  }
-};
 
 // --------------------------------------------------------------------------------------- registers
 struct Lane {
@@ -262,6 +170,8 @@ class World {
 
   void Apply(const Step& step, Reg dst, Reg src, int rank, Registers& out);
   Rows Sum(const Step& step, Reg src, int rank) const;
+  Rows Moved(const Step& step, int rank, const std::function<const Rows&(int)>& of) const;
+  void AppendShared(const Step& step, Registers& out) const;
   Rows Mixer(const Step& step, int rank) const;
   Rows Route(const Step& step, int rank) const;
   Rows Mix(const Step& step, int rank) const;
@@ -294,6 +204,28 @@ Rows World::Sum(const Step& step, Reg src, int rank) const {
     for (size_t i = 0; i < out.size(); ++i) AddTo(out[i].x, rows[i].x);
   }
   return out;
+}
+
+// kSlice keeps rows, kAllGather collects those of the group, in the order of the batch.
+Rows World::Moved(const Step& step, int rank, const std::function<const Rows&(int)>& of) const {
+  if (step.kind == StepKind::kSlice) return Kept(rank, step.axes, of(rank));
+  Rows rows;
+  for (RankId peer : mesh_.Group(RankId(rank), step.axes)) {
+    const Rows& part = of(peer.value());
+    rows.insert(rows.end(), part.begin(), part.end());
+  }
+  std::ranges::stable_sort(rows, [](const Row& a, const Row& b) { return a.index < b.index; });
+  return rows;
+}
+
+void World::AppendShared(const Step& step, Registers& out) const {
+  for (Row& row : out.rows[step.dst]) {
+    const double gate = step.gated ? layer_.Gate(row.x) : 1;
+    const double weight = double(step.coefficient.num) / double(step.coefficient.den);
+    row.lanes.push_back(
+        {.id = kSharedSlot, .weight = gate * weight / mesh_.Size(step.axes), .shared = true});
+  }
+  out.shared_slot = step.slot;
 }
 
 // A causal mean per sequence under a non-linear map per head.
@@ -595,11 +527,10 @@ void World::Apply(const Step& step, Reg dst, Reg src, int rank, Registers& out) 
     case StepKind::kMlp:
       return map([&](const Row& row) { return layer_.mlp.Run(row.x, PartOf(rank, step.axes)); });
     case StepKind::kAdd: {
-      Rows sum = Get(rank, dst);
+      Rows& sum = out.rows[dst] = Get(rank, dst);
       const Rows& addend = Get(rank, src);
       Fit(sum.size() == addend.size(), "rows");
       for (size_t i = 0; i < sum.size(); ++i) AddTo(sum[i].x, addend[i].x);
-      out.rows[dst] = sum;
       return;
     }
     case StepKind::kScale:
@@ -615,27 +546,15 @@ void World::Apply(const Step& step, Reg dst, Reg src, int rank, Registers& out) 
       out.rows[dst] = Kept(rank, step.axes, Sum(step, src, rank));
       return;
     case StepKind::kAllGather:
-    case StepKind::kSlice: {
-      const auto moved = [&](const std::function<const Rows&(int)>& of) {
-        if (step.kind == StepKind::kSlice) return Kept(rank, step.axes, of(rank));
-        Rows rows;
-        for (RankId peer : mesh_.Group(RankId(rank), step.axes)) {
-          const Rows& part = of(peer.value());
-          rows.insert(rows.end(), part.begin(), part.end());
-        }
-        std::ranges::stable_sort(rows,
-                                 [](const Row& a, const Row& b) { return a.index < b.index; });
-        return rows;
-      };
-      if (dst == Reg::kBank) {
-        for (size_t b = 0; b < out.bank.size(); ++b) {
-          out.bank[b] = moved([&](int r) -> const Rows& { return ranks_[size_t(r)].bank.at(b); });
-        }
-      } else {
-        out.rows[dst] = moved([&](int r) -> const Rows& { return Get(r, src); });
+    case StepKind::kSlice:
+      if (dst != Reg::kBank) {
+        out.rows[dst] = Moved(step, rank, [&](int r) -> const Rows& { return Get(r, src); });
+      }
+      for (size_t b = 0; dst == Reg::kBank && b < out.bank.size(); ++b) {
+        out.bank[b] =
+            Moved(step, rank, [&](int r) -> const Rows& { return ranks_[size_t(r)].bank.at(b); });
       }
       return;
-    }
     case StepKind::kDispatch:
       out.rows[dst] = Dispatch(step, rank);
       return;
@@ -656,16 +575,9 @@ void World::Apply(const Step& step, Reg dst, Reg src, int rank, Registers& out) 
       out.bank.push_back(Get(rank, src));
       for (Row& row : out.rows[src]) row.x.assign(row.x.size(), 0);
       return;
-    case StepKind::kAppendShared: {
-      for (Row& row : out.rows[dst]) {
-        const double gate = step.gated ? layer_.Gate(row.x) : 1;
-        const double weight = double(step.coefficient.num) / double(step.coefficient.den);
-        row.lanes.push_back(
-            {.id = kSharedSlot, .weight = gate * weight / mesh_.Size(step.axes), .shared = true});
-      }
-      out.shared_slot = step.slot;
+    case StepKind::kAppendShared:
+      AppendShared(step, out);
       return;
-    }
     case StepKind::kRemapIds:
       out.rows[dst] = dst == Reg::kRouting ? Place(step, rank) : Renumber(step, rank);
       return;

@@ -53,6 +53,7 @@ Result<Step> ParseStep(std::string_view text, const Mesh& mesh) {
   SB_RETURN_IF_ERROR(Read(dst, step.dst));
   if (sign == "+=") {
     SB_RETURN_IF_ERROR(Read(op, step.src));
+    if (step.src == step.dst) step.src = Reg::kCount;
     return step;
   }
   if (sign == "*=") {

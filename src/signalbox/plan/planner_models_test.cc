@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signalbox/plan/planner_models_test.h"
+
+#include <fstream>
+
+#include "signalbox/base/check.h"
+#include "signalbox/plan/step_text_test.h"
+
+namespace signalbox {
+
+std::vector<Step> NamedProgram(std::string_view name) {
+  std::ifstream file(SIGNALBOX_TESTDATA "/programs.case");
+  SB_CHECK(file.good()) << "programs.case";
+  std::vector<Step> steps;
+  bool wanted = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("program ")) wanted = line.substr(8) == name;
+    if (!wanted || !line.starts_with("  ")) continue;
+    steps.push_back(*ParseStep(line.substr(2), Mesh()));
+  }
+  SB_CHECK(!steps.empty()) << name;
+  return steps;
+}
+
+LayoutFacts TestModel(std::string_view program) {
+  LayoutFacts facts{.hidden = 64, .trunk_bytes = 1 << 16};
+  LayerKindFacts kind{.kind = std::string(program),
+                      .layers = 2,
+                      .program = NamedProgram(program),
+                      .heads = {{"heads", 8}, {"kv heads", 2, .may_repeat = true}}};
+  const auto has = [&](StepKind wanted) {
+    for (const Step& step : kind.program) {
+      if (step.kind == wanted) return true;
+    }
+    return false;
+  };
+  if (has(StepKind::kExperts)) {
+    kind.moe = MoeLayout{.experts = 16, .top_k = 4, .inner = 64, .format = {"mxfp4", 32}};
+  } else {
+    kind.dense = MlpLayout{.inner = 256};
+  }
+  if (has(StepKind::kShared)) kind.shared = MlpLayout{.inner = 64};
+  if (has(StepKind::kLatentDown)) kind.latent = 32;
+  kind.bytes = {.mixer = 32 << 10,
+                .experts = kind.moe ? 16 * 6528 : 0,
+                .shared = kind.shared ? 24 << 10 : 0,
+                .dense = kind.dense ? 96 << 10 : 0,
+                .whole = 4 << 10,
+                .cache_per_token = 256};
+  facts.kinds.push_back(std::move(kind));
+  return facts;
+}
+
+std::vector<Contract> ExchangeContracts() {
+  std::vector<Contract> contracts;
+  for (const Contract& c : AllContracts()) {
+    if (c.shape != RowShape::kNone) contracts.push_back(c);
+  }
+  contracts.push_back(*FindContract("mori", "native", CallPhase::kDecode));
+  contracts.back().name = "acme";
+  contracts.back().mode = "";
+  return contracts;
+}
+
+}  // namespace signalbox
