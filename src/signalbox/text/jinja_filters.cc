@@ -85,27 +85,18 @@ Result<Value> ItemsOf(Runtime& runtime, const Value& value, const Value& attribu
   return Value::List(std::move(picked));
 }
 
-// Sort keys of the items: strings compare without case unless asked otherwise.
+Value Lowered(const Value& key) {
+  return key.is_string() ? Value::String(ChangeCase(key.text(), Case::kLower)) : key;
+}
+
+// What to compare the items by: strings compare without case unless asked otherwise.
 Result<Value> KeysOf(Runtime& runtime, const Value& value, const Value& attribute,
                      bool case_sensitive) {
   SB_ASSIGN_OR_RETURN(Value keys, ItemsOf(runtime, value, attribute));
   if (case_sensitive) return keys;
   SB_RETURN_IF_ERROR(runtime.budget.SpendBytes(keys.weight() * kCaseCost));
-  const auto lower = [](const Value& key) {
-    return key.is_string() ? Value::String(ChangeCase(key.text(), Case::kLower)) : key;
-  };
-  // Several attributes make a list a key, whose parts are lowered; lists of the template's are not.
-  const bool several = attribute.is_string() && attribute.str().find(',') != std::string_view::npos;
   Value::Items lowered;
-  for (const Value& key : keys.items()) {
-    if (!several) {
-      lowered.push_back(lower(key));
-      continue;
-    }
-    Value::Items parts;
-    for (const Value& part : key.items()) parts.push_back(lower(part));
-    lowered.push_back(Value::List(std::move(parts)));
-  }
+  for (const Value& key : keys.items()) lowered.push_back(Lowered(key));
   return Value::List(std::move(lowered));
 }
 
@@ -184,7 +175,8 @@ Result<Value> Join(Runtime& runtime, const Value& self, const Arguments& args) {
 }
 
 Result<Value> Indent(Runtime& runtime, const Value& self, const Arguments& args) {
-  SB_ASSIGN_OR_RETURN(const Text text, AsText(runtime, self));
+  if (!self.is_string()) return WrongKind("indent", self, "a str");
+  const Text& text = self.text();
   Text indent;
   if (args[0].is_string()) {
     indent = args[0].text();
@@ -197,7 +189,9 @@ Result<Value> Indent(Runtime& runtime, const Value& self, const Arguments& args)
   const bool blank = IsTruthy(args[2]);
   std::vector<ByteRange> lines = SplitLines(text.bytes(), /*keep_ends=*/false);
   // Jinja appends a newline before it splits, so a trailing newline opens one more, empty line.
-  const bool ends_line = lines.empty() || lines.back().end < text.size();
+  // A carriage return at the end joins that newline instead.
+  const bool ends_line =
+      lines.empty() || (lines.back().end < text.size() && text.bytes().back() != '\r');
   if (ends_line) lines.push_back({text.size(), text.size()});
   SB_RETURN_IF_ERROR(runtime.budget.Spend(lines.size()));
   SB_RETURN_IF_ERROR(runtime.budget.SpendBytes(lines.size() * indent.footprint()));
@@ -400,14 +394,25 @@ Result<Value> ReverseFilter(Runtime& runtime, const Value& self, const Arguments
 
 Result<Value> Sort(Runtime& runtime, const Value& self, const Arguments& args) {
   SB_ASSIGN_OR_RETURN(const Value items, ToItems(runtime, self));
-  SB_ASSIGN_OR_RETURN(const Value keys, KeysOf(runtime, items, args[2], IsTruthy(args[1])));
-  SB_ASSIGN_OR_RETURN(const auto order, SortedPositions(runtime, keys.items(), IsTruthy(args[0])));
+  SB_ASSIGN_OR_RETURN(const Value found, ItemsOf(runtime, items, args[2]));
+  SB_RETURN_IF_ERROR(runtime.budget.SpendBytes(found.weight() * kCaseCost));
+  // Jinja sorts by lists of attributes, also when there is one or none: equal keys then need no
+  // order.
+  const bool several = args[2].is_string() && args[2].str().find(',') != std::string_view::npos;
+  Value::Items keys;
+  for (const Value& key : found.items()) {
+    Value::Items parts = several ? key.items() : Value::Items{key};
+    for (Value& part : parts) part = IsTruthy(args[1]) ? part : Lowered(part);
+    keys.push_back(Value::List(std::move(parts)));
+  }
+  SB_ASSIGN_OR_RETURN(const auto order, SortedPositions(runtime, keys, IsTruthy(args[0])));
   Value::Items sorted;
   for (const size_t position : order) sorted.push_back(items.items()[position]);
   return Value::List(std::move(sorted));
 }
 
 Result<Value> DictSort(Runtime& runtime, const Value& self, const Arguments& args) {
+  if (!self.is_dict()) return WrongKind("dictsort", self, "a dict");
   SB_ASSIGN_OR_RETURN(const Value items, ItemsFilter(runtime, self, {}));
   const std::string_view by = args[1].is_string() ? args[1].str() : "key";
   if (by != "key" && by != "value") {

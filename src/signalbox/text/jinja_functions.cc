@@ -198,8 +198,7 @@ Result<Value> IndexInList(Runtime& runtime, const Value& self, const Arguments& 
 
 Result<Value> Get(Runtime& runtime, const Value& self, const Arguments& args) {
   SB_RETURN_IF_ERROR(runtime.budget.SpendBytes(args[0].weight()));
-  if (!Dict::IsHashable(args[0])) return WrongKind("a dict key", args[0], "a str or a number");
-  const Value* item = self.dict().Find(args[0]);
+  SB_ASSIGN_OR_RETURN(const Value* item, FindKey(self.dict(), args[0]));
   if (item != nullptr) return *item;
   return args.given[1] ? args[1] : Value::None();
 }

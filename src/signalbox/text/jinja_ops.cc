@@ -87,6 +87,26 @@ Result<Value> IntegerBinary(BinaryOp op, int64_t a, int64_t b) {
   return Value::Float(op == BinaryOp::kDiv ? x / y : std::pow(x, y));
 }
 
+struct Division {
+  double quotient;
+  double remainder;
+};
+
+// Python's float // and %: the remainder is exact and has the divisor's sign, also when it is zero.
+Division FloorDivide(double a, double b) {
+  double remainder = std::fmod(a, b);
+  double quotient = (a - remainder) / b;
+  if (remainder == 0) {
+    remainder = std::copysign(0.0, b);
+  } else if ((remainder < 0) != (b < 0)) {
+    remainder += b;
+    quotient -= 1;
+  }
+  if (quotient == 0) return {std::copysign(0.0, a / b), remainder};
+  const double floor = std::floor(quotient);
+  return {quotient - floor > 0.5 ? floor + 1 : floor, remainder};
+}
+
 Result<Value> FloatBinary(BinaryOp op, double a, double b) {
   const bool divides = op == BinaryOp::kDiv || op == BinaryOp::kFloorDiv || op == BinaryOp::kMod;
   if (divides && b == 0) return DivisionByZero();
@@ -100,11 +120,9 @@ Result<Value> FloatBinary(BinaryOp op, double a, double b) {
     case BinaryOp::kDiv:
       return Value::Float(a / b);
     case BinaryOp::kFloorDiv:
-      return Value::Float(std::floor(a / b));
-    case BinaryOp::kMod: {
-      const double r = std::fmod(a, b);
-      return Value::Float(r != 0 && (r < 0) != (b < 0) ? r + b : r);
-    }
+      return Value::Float(FloorDivide(a, b).quotient);
+    case BinaryOp::kMod:
+      return Value::Float(FloorDivide(a, b).remainder);
     case BinaryOp::kPow:
       return FloatOrError(op, std::pow(a, b), a, b);
   }
@@ -155,8 +173,8 @@ Result<bool> Contains(Runtime& runtime, const Value& needle, const Value& haysta
   }
   if (haystack.is_dict()) {
     SB_RETURN_IF_ERROR(runtime.budget.SpendBytes(needle.weight()));
-    if (!Dict::IsHashable(needle)) return WrongKind("a dict key", needle, "a str or a number");
-    return haystack.dict().Find(needle) != nullptr;
+    SB_ASSIGN_OR_RETURN(const Value* item, FindKey(haystack.dict(), needle));
+    return item != nullptr;
   }
   if (!haystack.is_sequence()) {
     return WrongKind("'in' needs something to look in", haystack, "a str, list or dict");
@@ -223,10 +241,6 @@ Value MissingAttribute(const Value& value, std::string_view name) {
                           std::string(name) + "'");
 }
 
-bool IsBound(const Value& bound) {
-  return bound.is_none() || bound.is_integral();
-}
-
 // Resolves a slice bound as Python does; `length` code points or items.
 int64_t ResolveBound(const Value& bound, int64_t absent, int64_t length, bool reversed) {
   if (bound.is_none()) return absent;
@@ -244,6 +258,13 @@ std::string_view ToString(BinaryOp op) {
 }
 std::string_view ToString(CompareOp op) {
   return kCompareNames[static_cast<int>(op)];
+}
+
+Result<const Value*> FindKey(const Dict& dict, const Value& key) {
+  if (Dict::IsHashable(key)) return dict.Find(key);
+  // Hashable in Python, but never keys here.
+  if (key.is_undefined() || key.kind() == Value::Kind::kTuple) return nullptr;
+  return WrongKind("a dict key", key, "a str or a number");
 }
 
 bool IsTruthy(const Value& value) {
@@ -437,13 +458,13 @@ Result<Value> GetItem(Runtime& runtime, const Value& value, const Value& key) {
 
 Result<Value> GetSlice(Runtime& runtime, const Value& value, const Value& start, const Value& stop,
                        const Value& step) {
-  for (const Value* part : {&value, &start, &stop, &step}) {
-    if (part->is_undefined()) return InvalidArgument({.what = part->why()});
+  if (!value.is_string() && !value.is_sequence()) {
+    return WrongKind("the value cannot be sliced", value, "a list, tuple or str");
   }
-  // Jinja answers a slice that cannot be made with an undefined value, like any other subscript.
-  if ((!value.is_string() && !value.is_sequence()) || !IsBound(start) || !IsBound(stop) ||
-      !IsBound(step)) {
-    return MissingAttribute(value, "[slice]");
+  for (const Value* bound : {&start, &stop, &step}) {
+    if (!bound->is_none() && !bound->is_integral()) {
+      return WrongKind("a slice bound", *bound, "an int or none");
+    }
   }
   const int64_t stride = step.is_none() ? 1 : step.integer();
   if (stride == 0) return InvalidArgument({.what = "a slice step is zero"});

@@ -19,6 +19,9 @@ enum class CompareOp { kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
 std::string_view ToString(BinaryOp op);
 std::string_view ToString(CompareOp op);
 
+// The value of a key that may be any value; null where it is absent, an error where it cannot be
+// one.
+Result<const Value*> FindKey(const Dict& dict, const Value& key);
 bool IsTruthy(const Value& value);
 // Equality never fails: values of kinds that cannot be compared are unequal. Costs at most the
 // smaller weight.
