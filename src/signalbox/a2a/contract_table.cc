@@ -12,16 +12,10 @@ namespace {
 
 constexpr EnumSet<CallPhase> kAllPhases = {CallPhase::kPrefill, CallPhase::kDecode,
                                            CallPhase::kVerify};
-constexpr EnumSet<CallPhase> kPrefillOnly = {CallPhase::kPrefill};
 constexpr EnumSet<CallPhase> kDecodeVerify = {CallPhase::kDecode, CallPhase::kVerify};
 constexpr EnumSet<Payload> kAnyPayload = {Payload::kF32, Payload::kBf16, Payload::kF16,
                                           Payload::kFp8, Payload::kFp4,  Payload::kInt8};
-constexpr int kZoneAlign = 16;  // rows; the zone alignment this engine asks for where it may
 
-// Hidden sizes with kernels: the common list, and the one without 3072.
-std::vector<int> HiddenList() {
-  return {2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192};
-}
 std::vector<int> ShortHiddenList() {
   return {2048, 2560, 4096, 5120, 6144, 7168, 8192};
 }
@@ -36,7 +30,6 @@ Contract NoExchange() {
           .auto_phases = kAllPhases,
           .shape = RowShape::kNone,
           .negative_ids = NegativeIds::kSkip,
-          .uniform_capacity = false,
           .overflow = OverflowPolicy::kImpossible,
           .capture = CapturePolicy::kYes,
           .capture_phases = kAllPhases,
@@ -47,7 +40,7 @@ Contract NoExchange() {
 Contract DeepepNormal() {
   return {.name = "deepep",
           .mode = "normal",
-          .auto_phases = kPrefillOnly,
+          .auto_phases = {CallPhase::kPrefill},
           .shape = RowShape::kFlat,
           .dedup_wire = true,
           .order = RowOrder::kSourceSorted,
@@ -97,7 +90,7 @@ Contract DeepepLowLatency() {
           .quantiser = Quantiser::kLibrary,
           .scales_col_major = true,
           .limits = {.top_k_max = 11,
-                     .hidden_list = HiddenList(),
+                     .hidden_list = {2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192},
                      .tokens_max = 1024,
                      .tokens_default = 128,
                      .rows_multiple = 4}};
@@ -130,7 +123,7 @@ void ExpandAtReceiver(Contract& c) {
   c.lanes_kept = true;
   c.id_bits_out = 0;
   c.weights = ReceivedWeights::kPerRow;
-  c.row_align = kZoneAlign;
+  c.row_align = 16;  // the caller chooses; this engine asks for 16 rows
   c.auto_phases = {};
 }
 
@@ -327,7 +320,7 @@ void NcclExpertMajor(Contract& c) {
 // High throughput: a receive budget, and lanes packed to the local experts.
 void NcclHighThroughput(Contract& c) {
   c.mode = "ht_flat";
-  c.auto_phases = kPrefillOnly;
+  c.auto_phases = {CallPhase::kPrefill};
   c.shape = RowShape::kFlat;
   c.order = RowOrder::kSourceSorted;
   c.lanes_kept = false;
@@ -358,7 +351,7 @@ void NcclHighThroughputExpertMajor(Contract& c) {
 Contract AscendNormal() {
   return {.name = "ascend",
           .mode = "normal",
-          .auto_phases = kPrefillOnly,
+          .auto_phases = {CallPhase::kPrefill},
           .shape = RowShape::kExpertMajorCompact,
           .order = RowOrder::kExpertGrouped,
           .id_bits_in = 64,

@@ -26,6 +26,12 @@ struct Scenario {
   std::string ToString() const;
 };
 
+// Contracts that a transport can run: they exchange rows, take our routing and lose no token.
+bool Executable(const Contract& contract);
+std::vector<Contract> Executables();
+// Three tokens per rank, two lanes, four slots per rank, room for four tokens.
+Scenario SmallScenario(int ranks);
+
 // Every row encodes its rank, token and column, so that a value names the place it came from.
 // Experts of a token are distinct. REQUIRES: top_k <= ranks * slots.
 std::vector<RankInput> DrawInputs(const Scenario& scenario);

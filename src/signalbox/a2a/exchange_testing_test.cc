@@ -196,6 +196,22 @@ std::string Scenario::ToString() const {
       shape.worst_case, shape.round_bf16, tokens, static_cast<int>(skew), masked, seed);
 }
 
+bool Executable(const Contract& c) {
+  return c.shape != RowShape::kNone && !c.own_router && c.overflow != OverflowPolicy::kDropByPolicy;
+}
+
+std::vector<Contract> Executables() {
+  std::vector<Contract> contracts;
+  std::ranges::copy_if(AllContracts(), std::back_inserter(contracts), Executable);
+  return contracts;
+}
+
+Scenario SmallScenario(int ranks) {
+  Scenario s{.shape = {.ranks = ranks, .slots = 4, .hidden = 6, .top_k = 2, .capacity = 4}};
+  s.tokens.assign(ranks, 3);
+  return s;
+}
+
 std::vector<RankInput> DrawInputs(const Scenario& s) {
   std::vector<RankInput> inputs;
   for (int r = 0; r < s.shape.ranks; ++r) {
