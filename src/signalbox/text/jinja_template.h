@@ -8,10 +8,11 @@
 // of the host is reachable: values are JSON-like and immutable, and every loop, copy and nesting is
 // bounded, so that no template and no context can hang the process or exhaust its memory.
 //
-// Known differences from Jinja, all on the side of refusing or of doing more: filters return lists
-// where Jinja returns generators; integers beyond 64 bits are errors; case mappings are one to one;
-// tuples cannot be dict keys; include, import, extends, block, call, filter and recursive are
-// errors.
+// Known differences from Jinja. Refused: include, import, extends, block, call, filter, with,
+// recursive loops, unpacked arguments, str % formatting, printing functions, tuples as dict keys,
+// integers beyond 64 bits. Lenient: filters return lists where Jinja returns generators; a loop or
+// macro body sees a context variable although the template sets that name further down. Plain: safe
+// does nothing, and case mappings are one to one.
 //
 //   SB_ASSIGN_OR_RETURN(auto t, jinja::Template::Parse("{{ bos }}{{ text }}"));
 //   SB_ASSIGN_OR_RETURN(auto context, jinja::Value::FromJson(R"({"text": "hi"})"));

@@ -35,7 +35,7 @@ class Text {
 
   void Append(std::string_view bytes, bool trusted);
   void Append(const Text& other) { Append(other, 0, other.size()); }
-  // Appends the bytes [begin, end) of `other`, which may be *this only if it is the whole of it.
+  // Appends the bytes [begin, end) of `other`. REQUIRES: &other != this.
   void Append(const Text& other, size_t begin, size_t end);
   // REQUIRES: begin <= end <= size().
   Text Slice(size_t begin, size_t end) const;
