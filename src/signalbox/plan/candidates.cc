@@ -154,6 +154,7 @@ class Composer {
   }
   std::string Replicated() const {
     const int copies = mesh_.Size(all() - rows_);
+    if (mesh_.ranks() == 1) return "";
     return copies == 1 ? "whole on this rank's own rows: nothing is repeated, nothing summed"
                        : fmt::format("whole: {} ranks repeat it", copies);
   }

@@ -8,7 +8,7 @@ namespace {
 
 // What a device does in the time in which it sends a byte: between a CPU socket (tens) and a GPU
 // (over a thousand). Plans differ in whole sums and whole experts, so the order is not sensitive.
-constexpr double kWorkPerByte = 500;
+constexpr double kWorkPerByte = 100;
 constexpr double kCopiesPerByte = 8;
 
 class Accountant {

@@ -8,7 +8,7 @@
 //
 //   LayoutFacts facts{.hidden = 4096};
 //   facts.kinds.push_back({.kind = "attention + moe", .layers = 15, .program = program,
-//                          .heads = {{"heads", 32}, {"kv heads", 2, .may_repeat = true}},
+//                          .heads = {{"heads", 32}, {"kv heads", 2, true}},
 //                          .moe = MoeLayout{.experts = 512, .top_k = 10, .inner = 1024,
 //                                           .format = {"mxfp4", 32}}});
 #pragma once

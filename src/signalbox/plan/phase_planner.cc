@@ -197,7 +197,7 @@ Result<PhasePlan> PlanPhase(const PlanRequest& request, const LayerKindFacts& fa
   return PhasePlanner(request, facts, situation, phase).Run();
 }
 
-std::string Dearer(const PlanCost& best, const PlanCost& other) {
+std::string Dearer(const PlanCost& best, const PlanCost& other, int64_t bytes) {
   std::vector<std::string> parts;
   const auto sent = [](const PlanCost& c) {
     return std::llround(c.collective_bytes + c.exchange_bytes);
@@ -214,7 +214,11 @@ std::string Dearer(const PlanCost& best, const PlanCost& other) {
     parts.push_back(
         fmt::format("{} collectives instead of {}", other.collectives, best.collectives));
   }
-  if (parts.empty()) parts.push_back("no cheaper, and holds no less");
+  if (parts.empty() && bytes > 0) {
+    parts.push_back(
+        fmt::format("costs the same, and a rank holds {} more bytes of a layer", bytes));
+  }
+  if (parts.empty()) parts.push_back("no cheaper");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

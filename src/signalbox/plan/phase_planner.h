@@ -4,6 +4,7 @@
 // compared. Internal to the planner.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "signalbox/plan/candidates.h"
@@ -16,7 +17,8 @@ namespace signalbox::planning {
 Result<PhasePlan> PlanPhase(const PlanRequest& request, const LayerKindFacts& facts,
                             const Situation& situation, Phase phase);
 
-// Why `other` lost to `best`: "sends 12288 bytes per token instead of 8192".
-std::string Dearer(const PlanCost& best, const PlanCost& other);
+// Why `other` lost to `best`: "sends 12288 bytes per token instead of 8192". `bytes`: weights that
+// a rank would hold more.
+std::string Dearer(const PlanCost& best, const PlanCost& other, int64_t bytes = 0);
 
 }  // namespace signalbox::planning

@@ -23,11 +23,11 @@ std::vector<Step> NamedProgram(std::string_view name) {
 }
 
 LayoutFacts TestModel(std::string_view program) {
-  LayoutFacts facts{.hidden = 64, .trunk_bytes = 1 << 16};
+  LayoutFacts facts{.hidden = 4096, .trunk_bytes = 256 << 20};
   LayerKindFacts kind{.kind = std::string(program),
                       .layers = 2,
                       .program = NamedProgram(program),
-                      .heads = {{"heads", 8}, {"kv heads", 2, .may_repeat = true}}};
+                      .heads = {{"heads", 8}, {"kv heads", 2, true}}};
   const auto has = [&](StepKind wanted) {
     for (const Step& step : kind.program) {
       if (step.kind == wanted) return true;
@@ -35,18 +35,19 @@ LayoutFacts TestModel(std::string_view program) {
     return false;
   };
   if (has(StepKind::kExperts)) {
-    kind.moe = MoeLayout{.experts = 16, .top_k = 4, .inner = 64, .format = {"mxfp4", 32}};
+    kind.moe = MoeLayout{.experts = 16, .top_k = 4, .inner = 512, .format = {"mxfp4", 32}};
   } else {
-    kind.dense = MlpLayout{.inner = 256};
+    kind.dense = MlpLayout{.inner = 4096};
   }
-  if (has(StepKind::kShared)) kind.shared = MlpLayout{.inner = 64};
-  if (has(StepKind::kLatentDown)) kind.latent = 32;
-  kind.bytes = {.mixer = 32 << 10,
-                .experts = kind.moe ? 16 * 6528 : 0,
-                .shared = kind.shared ? 24 << 10 : 0,
-                .dense = kind.dense ? 96 << 10 : 0,
-                .whole = 4 << 10,
-                .cache_per_token = 256};
+  if (has(StepKind::kShared)) kind.shared = MlpLayout{.inner = 512};
+  if (has(StepKind::kLatentDown)) kind.latent = 2048;
+  constexpr int64_t kMatrix = 4096 * 512;  // elements
+  kind.bytes = {.mixer = 8 * kMatrix,
+                .experts = kind.moe ? 16 * 3 * kMatrix * 17 / 32 : 0,
+                .shared = kind.shared ? 6 * kMatrix : 0,
+                .dense = kind.dense ? 48 * kMatrix : 0,
+                .whole = 16 * 4096 * 4,
+                .cache_per_token = 1024};
   facts.kinds.push_back(std::move(kind));
   return facts;
 }

@@ -13,9 +13,9 @@ namespace signalbox {
 // The steps of that program in testdata/programs.case.
 std::vector<Step> NamedProgram(std::string_view name);
 
-// A model of one layer kind, hidden 64: "gated", "shared", "routed", "scaled", "dense", "latent",
-// "latent-snapshot", "latent-dense" (the program's name). 8 heads of 2 key/value heads, 16 experts
-// of width 64, 4 per token; latent width 32.
+// A model of two layers of one kind, by the name of its program. Hidden 4096; 8 heads, 2 of keys
+// and values; 16 experts of width 512 in mxfp4, 4 per token; shared expert as wide, in bf16; latent
+// width 2048; MLP of width 4096.
 LayoutFacts TestModel(std::string_view program);
 
 // Every known contract that exchanges rows, and a copy of one under another name.

@@ -45,7 +45,7 @@ std::vector<Case> ReadCases(const std::string& path) {
 }
 
 // What a case asks for, and what it expects.
-struct Setup {
+struct Given {
   PlanRequest request;
   Phase phase = Phase::kPrefill;
   std::map<std::string, std::string> expect;
@@ -64,8 +64,8 @@ void SetContract(PlanRequest& request, const std::string& id) {
   }
 }
 
-Setup Read(const Case& c) {
-  Setup setup;
+Given Read(const Case& c) {
+  Given setup;
   PlanRequest& r = setup.request;
   r.emulated = true;
   for (const auto& [key, value] : c.settings) {
@@ -122,7 +122,7 @@ TEST(PlannerGolden, Cases) {
   ASSERT_GE(cases.size(), 20u);
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    Setup setup = Read(c);
+    Given setup = Read(c);
     const Result<LayoutPlan> plan = PlanLayout(setup.request);
     if (setup.expect.count("refused") > 0) {
       ASSERT_FALSE(plan.ok()) << LayoutToText(*plan);
