@@ -16,11 +16,11 @@ using rules::Broken;
 
 // In the order of StepKind.
 constexpr std::array<rules::Rule*, static_cast<size_t>(StepKind::kCount)> kRules = {
-    rules::Norm,       rules::Mixer,    rules::Route,    rules::Experts,    rules::Shared,
-    rules::Mlp,        rules::Add,      rules::Scale,    rules::AllReduce,  rules::ReduceScatter,
-    rules::AllGather,  rules::Slice,    rules::Dispatch, rules::RunExperts, rules::Combine,
-    rules::LatentDown, rules::LatentUp, rules::Mix,      rules::Snapshot,   rules::AppendShared,
-    rules::Input,      rules::RemapIds, rules::MaskTail, rules::Permute,
+    rules::Norm,          rules::Mix,       rules::Snapshot,   rules::Mixer,    rules::Route,
+    rules::AppendShared,  rules::Experts,   rules::LatentDown, rules::LatentUp, rules::Shared,
+    rules::Mlp,           rules::Add,       rules::Scale,      rules::Input,    rules::AllReduce,
+    rules::ReduceScatter, rules::AllGather, rules::Slice,      rules::RemapIds, rules::MaskTail,
+    rules::Dispatch,      rules::Permute,   rules::RunExperts, rules::Combine,
 };
 
 constexpr size_t kMaxExpression = 16 << 10;  // characters; a layer's own has a few hundred

@@ -129,6 +129,7 @@ Result<Step> StepFromJson(const json& j, const Mesh& mesh) {
   for (const auto& [key, value] : j.items()) {
     SB_RETURN_IF_ERROR(ReadField(key, value, mesh, step));
   }
+  if (step.src == step.dst) step.src = Reg::kCount;  // one spelling for one meaning
   SB_RETURN_IF_ERROR(ValidateStep(step, mesh));
   return step;
 }

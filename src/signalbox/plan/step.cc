@@ -21,44 +21,48 @@ using enum Reg;
 using F = StepField;
 // Registers that hold one row of numbers per token.
 constexpr uint16_t kRows = Set(kResidual, kNormed, kMixed, kRouted, kShared, kLatent);
+// What can be gathered and sliced.
+constexpr uint16_t kMovable = kRows | Set(kBank, kRouting);
 constexpr bool kInPlace = true;
 constexpr bool kLayout = true;
 
 // In the order of StepKind.
 constexpr std::array kSpecs = {
-    StepSpec{kRows, kRows, false, With(F::kNorm), false, 0},                             // kNorm
-    StepSpec{kRows, kRows, false, With(F::kAxes), false, 0},                             // kMixer
-    StepSpec{Set(kRouting), kRows, false, With(F::kCoefficient), false, 0},              // kRoute
-    StepSpec{kRows, kRows, false, With(F::kAxes, F::kWidthAxes), false, Set(kRouting)},  // kExperts
-    StepSpec{kRows, kRows, false, With(F::kAxes, F::kGated), false, 0},                  // kShared
-    StepSpec{kRows, kRows, false, With(F::kAxes), false, 0},                             // kMlp
-    StepSpec{kRows, kRows, false, With(), false, 0},                                     // kAdd
-    StepSpec{kRows, kRows, kInPlace, With(F::kCoefficient), false, 0},                   // kScale
-    StepSpec{kRows, kRows, false, With(F::kAxes, F::kAlso), kLayout, 0},  // kAllReduce
-    StepSpec{kRows, kRows, false, With(F::kAxes), kLayout, 0},            // kReduceScatter
-    StepSpec{kRows | Set(kBank, kRouting), kRows | Set(kBank, kRouting), false, With(F::kAxes),
-             kLayout, 0},  // kAllGather
-    StepSpec{kRows | Set(kBank, kRouting), kRows | Set(kBank, kRouting), false, With(F::kAxes),
-             kLayout, 0},  // kSlice
-    StepSpec{Set(kDispatched), kRows, false, With(F::kAxes, F::kWeigh), kLayout,
-             Set(kRouting)},  // kDispatch
-    StepSpec{Set(kExpertOut), Set(kDispatched), false, With(F::kWidthAxes, F::kWeigh), false,
-             0},  // kRunExperts
-    StepSpec{kRows, Set(kExpertOut), false, With(F::kAxes, F::kWeigh), kLayout,
-             Set(kRouting)},                                                 // kCombine
-    StepSpec{kRows, kRows, false, With(), false, 0},                         // kLatentDown
-    StepSpec{kRows, kRows, false, With(), false, 0},                         // kLatentUp
-    StepSpec{kRows, Set(kResidual), false, With(), false, Set(kBank)},       // kMix
-    StepSpec{Set(kBank), Set(kResidual), false, With(), false, Set(kBank)},  // kSnapshot
+    /* kNorm */ StepSpec{kRows, kRows, false, With(F::kNorm), false, 0},
+    /* kMix */ StepSpec{kRows, Set(kResidual), false, With(), false, Set(kBank)},
+    /* kSnapshot */ StepSpec{Set(kBank), Set(kResidual), false, With(), false, Set(kBank)},
+    /* kMixer */ StepSpec{kRows, kRows, false, With(F::kAxes), false, 0},
+    /* kRoute */ StepSpec{Set(kRouting), kRows, false, With(F::kCoefficient), false, 0},
+    /* kAppendShared */
     StepSpec{Set(kRouting), Set(kRouting), kInPlace,
-             With(F::kAxes, F::kCoefficient, F::kGated, F::kSlot), false, 0},  // kAppendShared
-    StepSpec{Set(kResidual, kBank), 0, false, With(F::kAxes), kLayout, 0},     // kInput
+             With(F::kAxes, F::kCoefficient, F::kGated, F::kSlot), false, 0},
+    /* kExperts */
+    StepSpec{kRows, kRows, false, With(F::kAxes, F::kWidthAxes), false, Set(kRouting)},
+    /* kLatentDown */ StepSpec{kRows, kRows, false, With(), false, 0},
+    /* kLatentUp */ StepSpec{kRows, kRows, false, With(), false, 0},
+    /* kShared */ StepSpec{kRows, kRows, false, With(F::kAxes, F::kGated), false, 0},
+    /* kMlp */ StepSpec{kRows, kRows, false, With(F::kAxes), false, 0},
+    /* kAdd */ StepSpec{kRows, kRows, false, With(), false, 0},
+    /* kScale */ StepSpec{kRows, kRows, kInPlace, With(F::kCoefficient), false, 0},
+    /* kInput */ StepSpec{Set(kResidual, kBank), 0, false, With(F::kAxes), kLayout, 0},
+    /* kAllReduce */ StepSpec{kRows, kRows, false, With(F::kAxes, F::kAlso), kLayout, 0},
+    /* kReduceScatter */ StepSpec{kRows, kRows, false, With(F::kAxes), kLayout, 0},
+    /* kAllGather */ StepSpec{kMovable, kMovable, false, With(F::kAxes), kLayout, 0},
+    /* kSlice */ StepSpec{kMovable, kMovable, false, With(F::kAxes), kLayout, 0},
+    /* kRemapIds */
     StepSpec{Set(kRouting, kDispatched), Set(kRouting, kDispatched), kInPlace,
-             With(F::kAxes, F::kIds), kLayout, 0},  // kRemapIds
-    StepSpec{Set(kRouting, kDispatched), Set(kRouting, kDispatched), kInPlace, With(), kLayout,
-             0},  // kMaskTail
+             With(F::kAxes, F::kIds), kLayout, 0},
+    /* kMaskTail */
+    StepSpec{Set(kRouting, kDispatched), Set(kRouting, kDispatched), kInPlace, With(), kLayout, 0},
+    /* kDispatch */
+    StepSpec{Set(kDispatched), kRows, false, With(F::kAxes, F::kWeigh), kLayout, Set(kRouting)},
+    /* kPermute */
     StepSpec{Set(kDispatched, kExpertOut), Set(kDispatched, kExpertOut), kInPlace,
-             With(F::kShape, F::kWeigh), kLayout, 0},  // kPermute
+             With(F::kShape, F::kWeigh), kLayout, 0},
+    /* kRunExperts */
+    StepSpec{Set(kExpertOut), Set(kDispatched), false, With(F::kWidthAxes, F::kWeigh), false, 0},
+    /* kCombine */
+    StepSpec{kRows, Set(kExpertOut), false, With(F::kAxes, F::kWeigh), kLayout, Set(kRouting)},
 };
 static_assert(kSpecs.size() == static_cast<size_t>(StepKind::kCount));
 static_assert(std::size(EnumText<StepKind>::kNames) == kSpecs.size());
@@ -68,8 +72,7 @@ bool In(uint16_t set, Reg reg) {
 }
 
 Status Malformed(const Step& step, std::string what) {
-  return InvalidArgument(
-      {.what = fmt::format("{} {}", ToString(step.kind), what), .where = "step"});
+  return InvalidArgument({.what = fmt::format("{} {}", ToString(step.kind), what)});
 }
 
 // The first field that has a value although the kind has no use for it; empty when there is none.

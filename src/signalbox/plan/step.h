@@ -43,44 +43,43 @@ struct EnumText<Reg> {
 
 enum class StepKind : uint8_t {
   // the model's own operations
-  kNorm,   // dst <- norm(src); `norm` says which weight
-  kMixer,  // dst <- mixer(src), heads over `axes` (output partial over them)
-  kRoute,  // kRouting <- router(src); `coefficient`: routed scaling factor folded into the weights
-  kExperts,  // dst <- experts that this rank of `axes` holds, all rows in src; width over
-             // `width_axes`; weighted
-  kShared,   // dst <- shared expert(src), width over `axes`; `gated`: times its gate
-  kMlp,      // dst <- dense feed-forward(src), width over `axes`
-  kAdd,      // dst += src
-  kScale,    // dst *= coefficient, the model's routed scaling factor
-  // layout steps
+  kNorm,          // dst <- norm(src); `norm` says which weight
+  kMix,           // dst <- attention over the rows of kBank and src (block attention residuals)
+  kSnapshot,      // kBank gains src as a snapshot, src starts again from nothing
+  kMixer,         // dst <- mixer(src), heads over `axes` (output partial over them)
+  kRoute,         // kRouting <- router(src); `coefficient`: routed scaling factor in the weights
+  kAppendShared,  // kRouting gains a lane: the shared expert in `slot` with weight `coefficient`,
+                  // divided over the ranks of `axes`; `gated`: times its gate
+  kExperts,       // dst <- experts that this rank of `axes` holds, all rows in src; width over
+                  // `width_axes`; weighted
+  kLatentDown,    // dst <- down projection(src), hidden to latent
+  kLatentUp,      // dst <- up projection(src), latent to hidden
+  kShared,        // dst <- shared expert(src), width over `axes`; `gated`: times its gate
+  kMlp,           // dst <- dense feed-forward(src), width over `axes`
+  kAdd,           // dst += src
+  kScale,         // dst *= coefficient, the model's routed scaling factor
+  // layout steps: rows and sums
+  kInput,          // dst <- the layer's input once more, this rank's rows over `axes`
   kAllReduce,      // dst <- src summed over `axes`; `also` travels in the same message
   kReduceScatter,  // dst <- src summed over `axes`, each rank keeps its rows
   kAllGather,      // dst <- rows of src from all ranks of `axes`
   kSlice,          // dst <- this rank's rows of src
-  kDispatch,       // kDispatched <- rows of src, routed over `axes` by the contract
-  kRunExperts,     // kExpertOut <- runner(kDispatched), width over `width_axes`
-  kCombine,        // dst <- kExpertOut returned to its senders over `axes`
-  // more operations of the model
-  kLatentDown,    // dst <- down projection(src), hidden to latent
-  kLatentUp,      // dst <- up projection(src), latent to hidden
-  kMix,           // dst <- attention over the rows of kBank and src (block attention residuals)
-  kSnapshot,      // kBank gains src as a snapshot, src starts again from nothing
-  kAppendShared,  // kRouting gains a lane: the shared expert in `slot` with weight `coefficient`,
-                  // divided over the ranks of `axes`; `gated`: times its gate
-  // more layout steps
-  kInput,     // dst <- the layer's input once more, this rank's rows over `axes`
-  kRemapIds,  // ids of dst in space `ids`; ranks along `axes` choose their own replicas
-  kMaskTail,  // rows of dst beyond the valid ones become zeros that no expert is asked for
-  kPermute,   // rows of dst in shape `shape`, summed where several become one
+  // layout steps: experts on other ranks
+  kRemapIds,    // ids of dst in space `ids`; ranks along `axes` choose their own replicas
+  kMaskTail,    // rows of dst beyond the valid ones become zeros that no expert is asked for
+  kDispatch,    // kDispatched <- rows of src, routed over `axes` by the contract
+  kPermute,     // rows of dst in shape `shape`, summed where several become one
+  kRunExperts,  // kExpertOut <- runner(kDispatched), width over `width_axes`
+  kCombine,     // dst <- kExpertOut returned to its senders over `axes`
   kCount,
 };
 template <>
 struct EnumText<StepKind> {
   static constexpr std::string_view kNames[] = {
-      "norm",     "mixer",         "route",      "experts",        "shared",     "mlp",
-      "add",      "scale",         "all-reduce", "reduce-scatter", "all-gather", "slice",
-      "dispatch", "run-experts",   "combine",    "latent-down",    "latent-up",  "mix",
-      "snapshot", "append-shared", "input",      "remap-ids",      "mask-tail",  "permute"};
+      "norm",      "mix",         "snapshot",   "mixer",          "route",       "append-shared",
+      "experts",   "latent-down", "latent-up",  "shared",         "mlp",         "add",
+      "scale",     "input",       "all-reduce", "reduce-scatter", "all-gather",  "slice",
+      "remap-ids", "mask-tail",   "dispatch",   "permute",        "run-experts", "combine"};
 };
 
 enum class NormRole : uint8_t { kMixerInput, kFeedForwardInput, kLatent };
