@@ -20,7 +20,7 @@ if(SIGNALBOX_FUZZ)
 endif()
 
 # Modules whose tests run under the thread sanitizer too (ctest label `threads`).
-set(SIGNALBOX_THREADED_MODULES base comm a2a engine server)
+set(SIGNALBOX_THREADED_MODULES base comm engine)
 
 add_custom_target(threaded_tests)
 add_custom_target(fuzzers)

@@ -89,7 +89,11 @@ def sizes(root):
                 yield f"{path}:{first}: function of {last - first + 1} lines, at most {MAX_FUNCTION_LINES}"
 
 
-BACK_END = re.compile(r"\b(mori|deepep|pplx|nixl|mooncake|megamoe|(ascend_)?fuseep)\b", re.IGNORECASE)
+BACK_END = re.compile(
+    r"\b(mori|deepep|pplx|nixl|mooncake|megamoe|uccl|flashinfer|hybrid_ep|nccl_ep|(ascend_)?fuseep)(_\w+)?\b",
+    re.IGNORECASE,
+)
+A_FLAG = re.compile(r"deepep[-_]mode")  # spelled as users of other engines know it
 
 
 def names(root):
@@ -97,7 +101,7 @@ def names(root):
         if "contract" in path.name or re.search(r"_(test|benchmark|fuzz)\.cc$", path.name):
             continue
         for number, line in enumerate(path.read_text().splitlines(), start=1):
-            code = line.split("//")[0].replace("--deepep-mode", "")
+            code = A_FLAG.sub("", line.split("//")[0])
             match = BACK_END.search(code)
             if match:
                 yield f"{path}:{number}: names back end '{match.group()}'; ask its contract for a property"
