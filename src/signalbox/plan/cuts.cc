@@ -70,12 +70,16 @@ class SharedPlacements {
 
   void Sharded() {
     for (AxisSet set : WidthAxes(p_)) {
-      const std::string why =
-          WhyNotCut(facts_.shared->inner, facts_.shared->format, p_.mesh.Size(set));
-      Offer(SharedPlacement::kSharded, set, why.empty() ? "" : "width " + why);
+      std::string why = WhyNotCut(facts_.shared->inner, facts_.shared->format, p_.mesh.Size(set));
+      if (why.empty()) {
+        Offer(SharedPlacement::kSharded, set);
+      } else {
+        found_.rejected.push_back(
+            {"shared expert sharded over " + p_.mesh.Names(set), "width " + why});
+      }
     }
   }
-  void Replicated() { Offer(SharedPlacement::kReplicated, {}, ""); }
+  void Replicated() { Offer(SharedPlacement::kReplicated, {}); }
   void Fused() {
     const MlpLayout& shared = *facts_.shared;
     const MoeLayout& moe = *facts_.moe;
@@ -86,23 +90,21 @@ class SharedPlacements {
       why = fmt::format("width {} in {} does not fit a routed slot of width {} in {}", shared.inner,
                         shared.format.name, moe.inner, moe.format.name);
     }
-    Offer(SharedPlacement::kFusedGlobal, {}, why);
-    Offer(SharedPlacement::kFusedOwn, {}, why);
+    if (!why.empty()) {
+      found_.rejected.push_back({"shared expert fused", std::move(why)});
+      return;
+    }
+    Offer(SharedPlacement::kFusedGlobal, {});
+    Offer(SharedPlacement::kFusedOwn, {});
   }
   Cuts Take() { return std::move(found_); }
 
  private:
-  void Offer(SharedPlacement placement, AxisSet width, std::string why_not) {
+  void Offer(SharedPlacement placement, AxisSet width) {
     LayerCut cut = base_;
     cut.shared = placement;
     cut.shared_width = width;
-    if (why_not.empty()) {
-      found_.cuts.push_back(cut);
-      return;
-    }
-    std::string name = fmt::format("shared expert {}", ToString(placement));
-    if (!width.empty()) name += " over " + p_.mesh.Names(width);
-    found_.rejected.push_back({std::move(name), std::move(why_not)});
+    found_.cuts.push_back(cut);
   }
 
   const LayerKindFacts& facts_;

@@ -54,7 +54,7 @@ std::vector<Neighbour> Neighbours(const PlanRequest& request) {
       if (tp % dp != 0) continue;
       for (int ep = 1; ep <= tp; ++ep) {
         if (tp % ep != 0 || (dp % ep != 0 && ep % dp != 0)) continue;
-        for (int redundant : {asked.redundant_experts, Fill(request, ep)}) {
+        for (int redundant : {asked.redundant_experts, Fill(request, ep), 0}) {
           const ParallelConfig config{.tp = tp, .dp = dp, .ep = ep, .redundant_experts = redundant};
           found.push_back({config, Distance(asked, config)});
         }
@@ -68,19 +68,21 @@ std::vector<Neighbour> Neighbours(const PlanRequest& request) {
   return found;
 }
 
-std::string Flags(const ParallelConfig& asked, const LayoutPlan& plan) {
-  const ParallelConfig& c = plan.config;
+std::string Flags(const PlanRequest& asked, const PlanRequest& near, const LayoutPlan& plan) {
   std::vector<std::string> flags;
   const auto add = [&](std::string_view name, int from, int to) {
     if (from != to) flags.push_back(fmt::format("{} {}", name, to));
   };
-  add("--tp", asked.tp, c.tp);
-  add("--dp", asked.dp, c.dp);
-  add("--ep", asked.ep, c.ep);
-  add("--ep-num-redundant-experts", asked.redundant_experts, c.redundant_experts);
-  std::string text = fmt::format("nearest layout that works: {}", fmt::join(flags, " "));
+  const ParallelConfig& from = asked.parallel;
+  const ParallelConfig& to = near.parallel;
+  add("--tp", from.tp, to.tp);
+  add("--dp", from.dp, to.dp);
+  add("--ep", from.ep, to.ep);
+  add("--ep-num-redundant-experts", from.redundant_experts, to.redundant_experts);
+  if (asked.shared != near.shared) flags.push_back("--shared-experts auto");
+  std::string text = fmt::format("{}", fmt::join(flags, " "));
   const auto moe = std::ranges::find_if(plan.kinds, [](const auto& k) { return k.cut.slots > 0; });
-  if (asked.redundant_experts != c.redundant_experts && moe != plan.kinds.end()) {
+  if (from.redundant_experts != to.redundant_experts && moe != plan.kinds.end()) {
     text +=
         fmt::format(", which makes {} slots, {} per rank", moe->cut.slots, moe->cut.slots_per_rank);
   }
@@ -93,17 +95,22 @@ Status WithNearest(const Status& refusal, const PlanRequest& request) {
   ErrorDetail detail = refusal.detail();
   if (!detail.remedy.empty() && detail.remedy != kAnotherLayout) return refusal;
   PlanRequest near = request;
-  size_t tries = 0;
-  for (const Neighbour& neighbour : Neighbours(request)) {
-    if (neighbour.distance == 0) continue;
-    if (++tries > kMostTries) break;
-    near.parallel = neighbour.config;
-    const Result<LayoutPlan> plan = PlanExactly(near);
-    if (!plan.ok()) continue;
-    detail.remedy = Flags(request.parallel, *plan);
-    return Refused(std::move(detail));
+  for (SharedChoice shared : {request.shared, SharedChoice::kAuto}) {
+    near.shared = shared;
+    size_t tries = 0;
+    for (const Neighbour& neighbour : Neighbours(request)) {
+      if (neighbour.distance == 0 && shared == request.shared) continue;
+      if (++tries > kMostTries) break;
+      near.parallel = neighbour.config;
+      const Result<LayoutPlan> plan = PlanExactly(near);
+      if (!plan.ok()) continue;
+      detail.remedy = "nearest layout that works: " + Flags(request, near, *plan);
+      return Refused(std::move(detail));
+    }
+    if (request.shared == SharedChoice::kAuto) break;
   }
-  return refusal;
+  detail.remedy = "no sizes near these work: " + std::string(kAnotherLayout);
+  return Refused(std::move(detail));
 }
 
 }  // namespace signalbox::planning

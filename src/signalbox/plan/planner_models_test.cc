@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/plan/planner_models_test.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "signalbox/base/check.h"
@@ -52,14 +53,34 @@ LayoutFacts TestModel(std::string_view program) {
   return facts;
 }
 
+Contract KindOfContract(std::string_view kind) {
+  const auto is = [&](const Contract& c) {
+    const bool flat = c.shape == RowShape::kFlat;
+    const bool padded = c.shape == RowShape::kExpertMajorPadded;
+    const bool forbidden = c.negative_ids == NegativeIds::kForbidden;
+    if (kind == "flat-local") return flat && c.ids == ReceivedIds::kLocal;
+    if (kind == "flat-global") return flat && c.ids == ReceivedIds::kGlobal;
+    if (kind == "flat-weights") return flat && c.ids == ReceivedIds::kAbsent;
+    if (kind == "rank-major") return c.shape == RowShape::kRankMajorPadded && c.counts.empty();
+    if (kind == "by-expert") return padded && c.negative_ids == NegativeIds::kSkip;
+    if (kind == "by-expert-all-ids") return padded && forbidden;
+    if (kind == "fused") return c.shape == RowShape::kFused && !c.own_router;
+    return kind == "own-router" && c.own_router;
+  };
+  const auto all = AllContracts();
+  const auto found = std::ranges::find_if(all, is);
+  SB_CHECK(found != all.end()) << kind;
+  Contract contract = *found;
+  contract.name = kind;
+  contract.mode = "";
+  return contract;
+}
+
 std::vector<Contract> ExchangeContracts() {
   std::vector<Contract> contracts;
   for (const Contract& c : AllContracts()) {
     if (c.shape != RowShape::kNone) contracts.push_back(c);
   }
-  contracts.push_back(*FindContract("mori", "native", CallPhase::kDecode));
-  contracts.back().name = "acme";
-  contracts.back().mode = "";
   return contracts;
 }
 

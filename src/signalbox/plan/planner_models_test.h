@@ -18,7 +18,12 @@ std::vector<Step> NamedProgram(std::string_view name);
 // width 2048; MLP of width 4096.
 LayoutFacts TestModel(std::string_view program);
 
-// Every known contract that exchanges rows, and a copy of one under another name.
+// The first known contract of a kind, renamed to it: "flat-local" and "flat-global" (ids),
+// "flat-weights" (weights of all experts in place of ids; equal token counts), "rank-major" (no
+// counts), "by-expert" (padded), "by-expert-all-ids" (takes no id -1), "fused", "own-router".
+Contract KindOfContract(std::string_view kind);
+
+// Every known contract that exchanges rows.
 std::vector<Contract> ExchangeContracts();
 
 }  // namespace signalbox

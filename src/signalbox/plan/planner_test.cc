@@ -55,13 +55,13 @@ int64_t Number(const std::string& text) {
   return std::stoll(text);
 }
 
-// "name" or "name/mode".
-void SetContract(PlanRequest& request, const std::string& id) {
-  const size_t slash = std::min(id.find('/'), id.size());
-  const std::string mode = slash == id.size() ? "auto" : id.substr(slash + 1);
-  for (Phase phase : {Phase::kPrefill, Phase::kDecode, Phase::kVerify}) {
-    request.contracts[size_t(phase)] = *FindContract(id.substr(0, slash), mode, phase);
-  }
+// One kind of contract for all phases, or "PREFILL then DECODE".
+void SetContract(PlanRequest& request, const std::string& kinds) {
+  if (kinds == "none") return;
+  const size_t then = kinds.find(" then ");
+  const std::string later = then == kinds.npos ? kinds : kinds.substr(then + 6);
+  request.contracts[0] = KindOfContract(kinds.substr(0, then));
+  request.contracts[1] = request.contracts[2] = KindOfContract(later);
 }
 
 Given Read(const Case& c) {
@@ -147,6 +147,93 @@ TEST(PlannerGolden, Cases) {
       EXPECT_EQ(found, value) << key;
     }
   }
+}
+
+PlanRequest Request(const ParallelConfig& parallel, const std::string& back_end) {
+  PlanRequest request{.parallel = parallel, .facts = TestModel("gated"), .emulated = true};
+  SetContract(request, back_end);
+  return request;
+}
+
+// A contract defined nowhere but here plans like the known one whose fields it has.
+TEST(Planner, UnknownContractPlansLikeTheOneWithItsFields) {
+  const PlanRequest known = Request({.tp = 2, .ep = 2}, "flat-global");
+  PlanRequest unknown = known;
+  std::string text = ContractToText(*known.contracts[0]);
+  const std::string name = "flat-global";
+  text.replace(text.find(name), name.size(), "acme");
+  const Result<Contract> acme = ContractFromText(text, "acme.txt");
+  ASSERT_TRUE(acme.ok()) << acme.status().message();
+  unknown.contracts = {*acme, *acme, *acme};
+  std::string expected = LayoutToText(*PlanLayout(known));
+  for (size_t at; (at = expected.find(name)) != expected.npos;) {
+    expected.replace(at, name.size(), "acme");
+  }
+  EXPECT_EQ(LayoutToText(*PlanLayout(unknown)), expected);
+}
+
+TEST(Planner, CostsAreTheBytesOfTheAlgorithms) {
+  constexpr double kRow = 4096 * 2;
+  const LayoutPlan none = *PlanLayout(Request({.tp = 4}, "none"));
+  // Two all-reduces as rings.
+  EXPECT_DOUBLE_EQ(none.kinds[0].phases[0].cost.collective_bytes, 2 * 2 * 0.75 * kRow);
+
+  // A quarter of the rows each. A rank holds 4 of 16 experts: all 4 of a token miss it with
+  // probability 12/16 * 11/15 * 10/14 * 9/13.
+  const double hit = 1 - 12. * 11 * 10 * 9 / (16. * 15 * 14 * 13);
+  const LayoutPlan flat = *PlanLayout(Request({.tp = 4, .ep = 4}, "flat-global"));
+  const PlanCost& cost = flat.kinds[0].phases[0].cost;
+  EXPECT_DOUBLE_EQ(cost.collective_bytes, 2 * 0.75 * kRow);
+  EXPECT_DOUBLE_EQ(cost.exchange_bytes, 0.25 * 3 * hit * (2 * kRow + 4 * 8));
+  EXPECT_EQ(cost.exchanges, 2);
+  EXPECT_DOUBLE_EQ(cost.repeated, 1);
+
+  // One row per (token, expert), three quarters of them to other ranks.
+  const LayoutPlan by_expert = *PlanLayout(Request({.tp = 4, .ep = 4}, "by-expert"));
+  EXPECT_DOUBLE_EQ(by_expert.kinds[0].phases[0].cost.exchange_bytes,
+                   0.25 * 4 * 0.75 * (2 * kRow + 8));
+}
+
+TEST(Planner, MemoryOfARankIsItsShare) {
+  const LayoutFacts facts = TestModel("gated");
+  const LayerBytes& b = facts.kinds[0].bytes;
+  const MemoryPlan m = PlanLayout(Request({.tp = 4, .ep = 2}, "none"))->memory;
+  EXPECT_EQ(m.mixer, 2 * b.mixer / 4);
+  EXPECT_EQ(m.experts, 2 * b.experts / 4);
+  EXPECT_EQ(m.shared, 2 * b.shared / 4);
+  EXPECT_EQ(m.whole, 2 * b.whole + facts.trunk_bytes);
+  EXPECT_EQ(m.cache_per_token, 2 * b.cache_per_token / 2);  // two heads of keys and values
+  const MemoryPlan redundant =
+      PlanLayout(Request({.tp = 2, .ep = 2, .redundant_experts = 4}, "none"))->memory;
+  EXPECT_EQ(redundant.experts, 2 * b.experts / 16 * 10);
+}
+
+TEST(Planner, RowsThatContractsWantEqualArePaddedToTheLongest) {
+  const LayoutPlan plan = *PlanLayout(Request({.tp = 2, .dp = 2, .ep = 2}, "flat-weights"));
+  EXPECT_TRUE(plan.equal_rows);
+  EXPECT_FALSE(PlanLayout(Request({.tp = 2, .ep = 2}, "flat-weights"))->equal_rows);
+  EXPECT_EQ(plan.capacity[0], 4096);
+}
+
+TEST(Planner, RejectsFactsThatNoModelHas) {
+  const auto broken = [](auto&& change) {
+    PlanRequest request = Request({.tp = 2}, "none");
+    change(request);
+    const Result<LayoutPlan> plan = PlanLayout(request);
+    return plan.ok() ? StatusCode::kOk : plan.status().code();
+  };
+  const auto kInvalid = StatusCode::kInvalidArgument;
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds.clear(); }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.hidden = 0; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].moe->experts = 0; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].moe->top_k = 17; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].heads[0].count = 0; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].moe.reset(); }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].program.clear(); }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.limits.capacity = -1; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.limits.draft_tokens = 1 << 20; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest& r) { r.parallel.tp = 0; }), kInvalid);
+  EXPECT_EQ(broken([](PlanRequest&) {}), StatusCode::kOk);
 }
 
 }  // namespace

@@ -5,10 +5,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <string>
 #include <vector>
+
+#include "signalbox/plan/mesh_text.h"
 
 namespace signalbox {
 namespace {
@@ -27,19 +28,9 @@ class Printer {
   std::string Run() {
     Header();
     for (const KindPlan& kind : plan_.kinds) {
-      // Phases with the same plan are one section.
-      std::vector<bool> shown(kind.phases.size());
-      for (size_t i = 0; i < kind.phases.size(); ++i) {
-        if (shown[i]) continue;
-        std::vector<std::string_view> names;
-        for (size_t j = i; j < kind.phases.size(); ++j) {
-          if (!SamePlan(kind.phases[i], kind.phases[j])) continue;
-          names.push_back(ToString(kind.phases[j].plan.phase));
-          shown[j] = true;
-        }
-        Section(kind, kind.phases[i], fmt::format("{}", fmt::join(names, ", ")));
-      }
+      for (const PhasePlan& phase : kind.phases) todo_.push_back({&kind, &phase});
     }
+    while (!todo_.empty()) Section();
     Footer();
     return std::move(out_);
   }
@@ -51,10 +42,15 @@ class Printer {
     out_ += '\n';
   }
 
-  static bool SamePlan(const PhasePlan& a, const PhasePlan& b) {
-    return a.plan.steps == b.plan.steps && a.context.contract == b.context.contract &&
-           a.cost == b.cost;
-  }
+  struct Entry {
+    const KindPlan* kind;
+    const PhasePlan* phase;
+    bool SamePlan(const Entry& other) const {
+      return kind->cut == other.kind->cut && phase->plan.steps == other.phase->plan.steps &&
+             phase->context.contract == other.phase->context.contract &&
+             phase->cost == other.phase->cost;
+    }
+  };
 
   void Header() {
     const ParallelConfig& c = plan_.config;
@@ -62,11 +58,7 @@ class Printer {
          mesh_.ranks() == 1 ? "1 rank" : fmt::format("{} ranks", mesh_.ranks()), c.tp, c.dp, c.ep,
          c.redundant_experts > 0 ? fmt::format(", {} redundant experts", c.redundant_experts) : "");
     if (mesh_.ranks() > 1) Line("axes: {}", mesh_.ToString());
-    for (const Mesh::View& view : mesh_.views()) {
-      if (!view.set.empty() && AxesOf(view.set) != view.name) {
-        Line("  {} = {}", view.name, AxesOf(view.set));
-      }
-    }
+    for (const std::string& view : ViewsOf(mesh_)) Line("  {}", view);
     Line("rows between layers: {}{}", plan_.rows_in.empty() ? "all on every rank" : "sharded over ",
          plan_.rows_in.empty() ? "" : mesh_.Names(plan_.rows_in));
     if (plan_.row_multiple > 1) {
@@ -75,18 +67,24 @@ class Printer {
     }
   }
 
-  // Base axes by name, not views.
-  std::string AxesOf(AxisSet set) const {
-    std::vector<std::string> names;
-    for (size_t i = 0; i < mesh_.axes().size(); ++i) {
-      if (set.Has(int(i))) names.push_back(mesh_.axes()[i].name);
+  // The first plan that is left, for all kinds and phases that have it.
+  void Section() {
+    const Entry first = todo_.front();
+    Line("");
+    for (const KindPlan& kind : plan_.kinds) {
+      std::vector<std::string_view> phases;
+      for (const Entry& e : todo_) {
+        if (e.kind == &kind && e.SamePlan(first)) phases.push_back(ToString(e.phase->plan.phase));
+      }
+      if (phases.empty()) continue;
+      Line("{} ({} {}): {}", kind.kind, kind.layers, kind.layers == 1 ? "layer" : "layers",
+           fmt::join(phases, ", "));
     }
-    return fmt::format("{}", fmt::join(names, " x "));
+    Body(first.kind->cut, *first.phase);
+    std::erase_if(todo_, [&](const Entry& e) { return e.SamePlan(first); });
   }
 
-  void Section(const KindPlan& kind, const PhasePlan& phase, const std::string& phases) {
-    Line("");
-    Line("{} ({} {}), {}", kind.kind, kind.layers, kind.layers == 1 ? "layer" : "layers", phases);
+  void Body(const LayerCut& cut, const PhasePlan& phase) {
     if (phase.context.contract) {
       Line("  back end {}{}{}", ContractId(*phase.context.contract),
            phase.context.runner ? ", runner " + phase.context.runner->name : "",
@@ -94,7 +92,7 @@ class Printer {
                ? fmt::format(", at most {} rows per rank and call", phase.context.capacity)
                : "");
     }
-    Weights(kind.cut);
+    Weights(cut);
     Steps(phase);
     Cost(phase.cost);
     if (phase.rejected.empty()) return;
@@ -103,6 +101,7 @@ class Printer {
   }
 
   void Weights(const LayerCut& cut) {
+    if (mesh_.ranks() == 1) return;
     std::vector<std::string> parts;
     const auto over = [&](std::string_view what, AxisSet axes) {
       if (!axes.empty()) parts.push_back(fmt::format("{} over {}", what, mesh_.Names(axes)));
@@ -174,6 +173,7 @@ class Printer {
 
   const LayoutPlan& plan_;
   const Mesh& mesh_;
+  std::vector<Entry> todo_;
   std::string out_;
 };
 
