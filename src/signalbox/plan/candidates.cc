@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "signalbox/plan/epilogue.h"
 
@@ -47,7 +48,11 @@ class Composer {
   }
   void AllReduce(Reg reg, AxisSet axes, std::string reason = "", Reg also = kCount) {
     if (axes.empty()) return;
-    Put({.kind = K::kAllReduce, .dst = reg, .axes = axes, .also = also, .reason = reason});
+    Put({.kind = K::kAllReduce,
+         .dst = reg,
+         .axes = axes,
+         .also = also,
+         .reason = std::move(reason)});
   }
   // No-ops over nothing, so that one rank gets the model's own program.
   void Move(K kind, Reg dst, AxisSet axes, std::string reason = "", Reg src = kCount) {
@@ -181,7 +186,9 @@ class Composer {
       Put({.kind = K::kRemapIds,
            .dst = kRouting,
            .ids = IdSpace::kGlobal,
-           .reason = "all ranks choose replicas alike"});
+           .reason = s_.cut.shared == SharedPlacement::kFusedOwn
+                         ? "slots are numbered with the shared one behind each rank's own"
+                         : "all ranks choose replicas alike"});
     }
     if (fused) AppendShared();
     if (s_.row_multiple > 1)

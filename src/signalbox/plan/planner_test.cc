@@ -222,7 +222,7 @@ TEST(Planner, RejectsFactsThatNoModelHas) {
     const Result<LayoutPlan> plan = PlanLayout(request);
     return plan.ok() ? StatusCode::kOk : plan.status().code();
   };
-  const auto kInvalid = StatusCode::kInvalidArgument;
+  constexpr auto kInvalid = StatusCode::kInvalidArgument;
   EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds.clear(); }), kInvalid);
   EXPECT_EQ(broken([](PlanRequest& r) { r.facts.hidden = 0; }), kInvalid);
   EXPECT_EQ(broken([](PlanRequest& r) { r.facts.kinds[0].moe->experts = 0; }), kInvalid);
