@@ -11,6 +11,8 @@
 #include "signalbox/base/check.h"
 #include "signalbox/base/progress.h"
 #include "signalbox/base/text_util.h"
+#include "signalbox/cli/layout_flags.h"
+#include "signalbox/comm/communicator.h"
 
 namespace signalbox {
 namespace {
@@ -33,6 +35,8 @@ Status RunCommand(const Invocation& invocation) {
   if (name == "generate") return RunGenerate(invocation);
   if (name == "chat") return RunChat(invocation);
   if (name == "eval") return RunEval(invocation);
+  if (name == "plan") return RunPlan(invocation);
+  if (name == "backends") return RunBackends(invocation);
   if (name == "verify") return RunVerify(invocation);
   if (name == "inspect") return RunInspect(invocation);
   if (name == "synth") return RunSynth(invocation);
@@ -42,8 +46,9 @@ Status RunCommand(const Invocation& invocation) {
   return OkStatus();
 }
 
-EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
+Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
   EngineOptions options;
+  SB_ASSIGN_OR_RETURN(options.layout, LayoutOptionsOf(flags));
   options.device = flags.Text("device") == "reference" ? Device::kReference : Device::kCpu;
   options.threads = static_cast<int>(flags.Int("threads"));
   if (options.threads == 0)
@@ -55,9 +60,11 @@ EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
 
 Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel) {
   const std::string& directory = invocation.positionals[0];
-  const bool quiet = invocation.flags.Switch("quiet");
-  EngineOptions options = EngineOptionsOf(invocation.flags, parallel);
+  const bool follows = invocation.processes != nullptr && invocation.processes->rank() != RankId(0);
+  const bool quiet = invocation.flags.Switch("quiet") || follows;
+  SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, parallel));
   options.budget.tokens = invocation.flags.Int("max-total-tokens");
+  options.processes = invocation.processes;
   const auto start = std::chrono::steady_clock::now();
   Progress progress({.label = "loading",
                      .total = WeightBytes(directory),
@@ -65,6 +72,10 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
                      .quiet = quiet});
   auto model = TextModel::Load(directory, options, [&](int64_t bytes) { progress.Update(bytes); });
   progress.Finish();
+  if (model.ok() && !(*model)->engine().leads()) {
+    SB_RETURN_IF_ERROR((*model)->engine().Follow());
+    return std::unique_ptr<TextModel>();
+  }
   if (model.ok() && !quiet) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     Engine& engine = (*model)->engine();

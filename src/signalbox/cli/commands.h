@@ -21,13 +21,16 @@ Status RunGenerate(const Invocation& invocation);
 Status RunChat(const Invocation& invocation);
 Status RunEval(const Invocation& invocation);
 Status RunVerify(const Invocation& invocation);
+Status RunPlan(const Invocation& invocation);
+Status RunBackends(const Invocation& invocation);
 Status RunInspect(const Invocation& invocation);
 Status RunSynth(const Invocation& invocation);
 Status RunEnv(const Invocation& invocation);
 
 // What the flags say about the engine.
-EngineOptions EngineOptionsOf(const FlagValues& flags, int64_t parallel);
-// Loads the model of a command with progress on stderr.
+Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);
+// Loads the model of a command with progress on stderr. Null in a process that is not the leading
+// rank, once the leading one is done.
 Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel);
 
 }  // namespace signalbox

@@ -98,6 +98,7 @@ Status RunEval(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(const std::vector<Problem> problems, ReadProblems(data, flags.Int("limit")));
   const int64_t parallel = std::max<int64_t>(flags.Int("parallel"), 1);
   SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, parallel));
+  if (model == nullptr) return OkStatus();
 
   std::vector<TextRequest> requests;
   for (const Problem& p : problems) {

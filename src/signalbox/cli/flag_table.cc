@@ -37,6 +37,24 @@ std::span<const FlagSpec> FlagTable() {
        "of the routed experts; the rest is BF16",
        {"bf16", "mxfp4"},
        "synth"},
+      {"tp", K::kInt, "1", "ranks; attention is cut over tp / dp of them"},
+      {"dp", K::kInt, "1", "groups of ranks with sequences of their own"},
+      {"enable-dp-attention", K::kSwitch, "", "let --dp cut the attention ranks"},
+      {"ep", K::kInt, "1", "ranks that divide whole experts; tp / ep cut their width"},
+      {"ep-num-redundant-experts", K::kInt, "0", "slots beyond one per expert"},
+      {"moe-a2a-backend", K::kText, "",
+       "contract that moves rows to experts; none sums over all ranks"},
+      {"moe-a2a-mode", K::kText, "auto", "mode of that contract"},
+      {"moe-a2a-contract", K::kText, "", "file with a contract of your own"},
+      {"shared-experts",
+       K::kText,
+       "auto",
+       "where the shared expert lives",
+       {"auto", "fused", "replicated", "sharded"}},
+      {"max-running-requests", K::kInt, "0",
+       "requests at a time that the layout must hold; 0 is not known"},
+      {"max-dispatch-tokens-per-rank", K::kInt, "0",
+       "rows that a rank dispatches at most; 0 is the contract's"},
       {"all", K::kSwitch, "", "one line per tensor instead of one per pattern"},
       {"format", K::kText, "text", "of the output", {"text", "json"}},
       {"quiet", K::kSwitch, "", "no progress on stderr"},
@@ -44,29 +62,57 @@ std::span<const FlagSpec> FlagTable() {
   return kFlags;
 }
 
+namespace {
+
+const std::vector<std::string> kLayoutFlags = {"tp",
+                                               "dp",
+                                               "enable-dp-attention",
+                                               "ep",
+                                               "ep-num-redundant-experts",
+                                               "moe-a2a-backend",
+                                               "moe-a2a-mode",
+                                               "moe-a2a-contract",
+                                               "shared-experts",
+                                               "max-running-requests",
+                                               "max-dispatch-tokens-per-rank"};
+
+std::vector<std::string> WithLayout(std::vector<std::string> flags) {
+  flags.insert(flags.end(), kLayoutFlags.begin(), kLayoutFlags.end());
+  return flags;
+}
+
+}  // namespace
+
 std::span<const CommandSpec> CommandTable() {
   static const std::vector<CommandSpec> kCommands = {
       {"generate",
        "one completion; the text alone on stdout",
        {"MODEL"},
-       {"prompt", "chat", "system", "no-thinking", "max-new-tokens", "temperature", "seed",
-        "device", "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "quiet"}},
+       WithLayout({"prompt", "chat", "system", "no-thinking", "max-new-tokens", "temperature",
+                   "seed", "device", "threads", "delta-rule", "chunked-prefill-size",
+                   "max-total-tokens", "quiet"})},
       {"chat",
        "talk to the model in the terminal",
        {"MODEL"},
-       {"system", "no-thinking", "max-new-tokens", "temperature", "seed", "device", "threads",
-        "delta-rule", "chunked-prefill-size", "max-total-tokens", "quiet"}},
+       WithLayout({"system", "no-thinking", "max-new-tokens", "temperature", "seed", "device",
+                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "quiet"})},
       {"eval",
        "ask every problem of a file and count right answers",
        {"MODEL"},
-       {"data", "limit", "parallel", "no-thinking", "max-new-tokens", "device", "threads",
-        "delta-rule", "chunked-prefill-size", "max-total-tokens", "format", "quiet"}},
+       WithLayout({"data", "limit", "parallel", "no-thinking", "max-new-tokens", "device",
+                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "format",
+                   "quiet"})},
+      {"plan",
+       "derive and prove the layout, without weights",
+       {"MODEL"},
+       WithLayout({"chunked-prefill-size"})},
       {"verify",
        "compare with a reference, value by value",
        {"MODEL"},
-       {"reference", "tolerance", "chunked-prefill-size", "device", "threads", "delta-rule",
-        "format", "quiet"}},
+       WithLayout({"reference", "tolerance", "chunked-prefill-size", "device", "threads",
+                   "delta-rule", "format", "quiet"})},
       {"inspect", "what is in a checkpoint and what it is used for", {"MODEL"}, {"all", "format"}},
+      {"backends", "contracts and expert runners", {}, {"format"}},
       {"synth",
        "write a checkpoint with random weights at real shapes",
        {"CONFIG", "OUT"},

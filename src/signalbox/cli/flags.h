@@ -20,6 +20,8 @@
 
 namespace signalbox {
 
+class Communicator;
+
 enum class FlagKind : uint8_t { kInt, kNumber, kText, kSwitch };
 
 struct FlagSpec {
@@ -63,7 +65,8 @@ struct Invocation {
   std::string command;  // empty: only help or version was asked for, see `message`
   std::vector<std::string> positionals;
   FlagValues flags;
-  std::string message;  // text to print instead of running (help)
+  std::string message;                // text to print instead of running (help)
+  Communicator* processes = nullptr;  // the other ranks, where they are processes
 };
 
 Result<Invocation> ParseCommandLine(int argc, const char* const* argv);

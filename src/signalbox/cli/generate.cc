@@ -56,6 +56,7 @@ Status RunGenerate(const Invocation& invocation) {
         {.what = "nothing to generate from", .where = "generate", .remedy = "give --prompt TEXT"});
   }
   SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
+  if (model == nullptr) return OkStatus();
   std::vector<TokenId> prompt;
   if (flags.Switch("chat")) {
     std::vector<ChatTurn> turns = Conversation(flags);
@@ -74,6 +75,7 @@ Status RunGenerate(const Invocation& invocation) {
 Status RunChat(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
+  if (model == nullptr) return OkStatus();
   std::vector<ChatTurn> turns = Conversation(flags);
   fmt::print(stderr, "Type a message; an empty line or end of file leaves.\n");
   std::string line;

@@ -150,7 +150,7 @@ Status RunInspect(const Invocation& invocation) {
     PrintText(checkpoint, config, rows);
   }
   // The listing comes first: it shows what is wrong. Loading is what decides.
-  return LoadWeights(checkpoint, config.facts, WeightShards{}).status();
+  return LoadWeights(checkpoint, config.facts, {}).status();
 }
 
 Status RunSynth(const Invocation& invocation) {

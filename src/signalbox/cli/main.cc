@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 
 #include "signalbox/cli/commands.h"
+#include "signalbox/comm/mpi_world.h"
 
 namespace {
+
+// Ranks that are processes wait for the next command inside a collective call.
+constexpr std::chrono::minutes kMpiDeadline{10};
 
 int Run(int argc, char** argv) {
   using signalbox::Status;
@@ -17,7 +22,12 @@ int Run(int argc, char** argv) {
       fmt::print("{}", invocation->message);
       return 0;
     }
-    status = signalbox::RunCommand(*invocation);
+    const auto run = [&](signalbox::Communicator& processes) {
+      invocation->processes = &processes;
+      return signalbox::RunCommand(*invocation);
+    };
+    status = signalbox::MpiLaunched() ? signalbox::RunMpi({.deadline = kMpiDeadline}, run)
+                                      : signalbox::RunCommand(*invocation);
   }
   if (status.ok()) return 0;
   fmt::print(stderr, "signalbox: {}\n", status.message());

@@ -25,7 +25,7 @@ Status RunVerify(const Invocation& invocation) {
                             .where = "verify",
                             .remedy = "give --reference FILE.safetensors with ids.N and logits.N"});
   }
-  EngineOptions options = EngineOptionsOf(flags, 1);
+  SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(flags, 1));
   SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(invocation.positionals[0], options));
   SB_ASSIGN_OR_RETURN(const auto sequences,
                       ReadReference(flags.Text("reference"), engine->config().facts.vocab));

@@ -1,17 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace signalbox {
 namespace {
 
-Result<std::unique_ptr<Ops>> MakeOps(const EngineOptions& options) {
+Result<std::unique_ptr<Ops>> MakeOps(const EngineOptions& options, int ranks) {
   if (options.device == Device::kReference) return MakeReferenceOps();
-  return MakeCpuOps({.threads = options.threads});
+  return MakeCpuOps({.threads = std::max(1, options.threads / ranks)});
+}
+
+bool Exchanges(const LayoutPlan& layout) {
+  for (const KindPlan& kind : layout.kinds) {
+    for (const PhasePlan& phase : kind.phases) {
+      if (phase.context.contract) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
+
+Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
+                               const LayoutOptions& options) {
+  PlannedModel planned;
+  SB_ASSIGN_OR_RETURN(const ModelWeights whole, LoadWeights(checkpoint, facts, {}));
+  planned.model = DescribeLayout(facts, whole);
+  SB_ASSIGN_OR_RETURN(planned.layout, PlanLayout({.parallel = options.parallel,
+                                                  .facts = planned.model.facts,
+                                                  .contracts = options.contracts,
+                                                  .limits = options.limits,
+                                                  .shared = options.shared,
+                                                  .emulated = true}));
+  return planned;
+}
 
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
                                              const EngineOptions& options,
@@ -19,17 +44,56 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   SB_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
   SB_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(config)));
-  SB_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(options));
-  RunnerOptions runner{.budget = options.budget, .chunked_delta = options.chunked_delta};
-  if (runner.budget.sequences == 0) runner.budget.sequences = 4;
-  if (runner.budget.tokens == 0) {
-    runner.budget.tokens =
-        std::min<int64_t>(runner.budget.sequences * engine->config_.facts.max_position, 16384);
-  }
-  SB_ASSIGN_OR_RETURN(engine->runner_,
-                      RankRunner::Create(engine->checkpoint_, engine->config_.facts, std::move(ops),
-                                         runner, progress));
+  SB_ASSIGN_OR_RETURN(engine->planned_,
+                      PlanModel(engine->checkpoint_, engine->config_.facts, options.layout));
+  SB_RETURN_IF_ERROR(engine->Start(options, progress));
   return engine;
+}
+
+Status Engine::Start(const EngineOptions& options, const LoadProgress& progress) {
+  const int ranks = planned_.layout.mesh().ranks();
+  RankSetup setup{.checkpoint = &checkpoint_,
+                  .facts = &config_.facts,
+                  .model = &planned_.model,
+                  .layout = &planned_.layout,
+                  .budget = options.budget,
+                  .chunked_delta = options.chunked_delta};
+  if (setup.budget.sequences == 0) setup.budget.sequences = 4;
+  if (setup.budget.tokens == 0) {
+    setup.budget.tokens =
+        std::min<int64_t>(setup.budget.sequences * config_.facts.max_position, 16384);
+  }
+  if (options.processes != nullptr && options.processes->size() != ranks) {
+    return InvalidArgument(
+        {.what = "as many processes as ranks are needed",
+         .where = "--tp",
+         .found = fmt::format("{} ranks in {} processes", ranks, options.processes->size())});
+  }
+  if (ranks == 1 && !Exchanges(planned_.layout)) {
+    SB_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(options, 1));
+    SB_ASSIGN_OR_RETURN(alone_, RankRunner::Create(setup, std::move(ops), progress));
+    ranks_ = {alone_.get()};
+    return OkStatus();
+  }
+  ranks_.assign(static_cast<size_t>(options.processes != nullptr ? 1 : ranks), nullptr);
+  const MakeRank make = [&](Communicator& comm) -> Result<std::unique_ptr<Rank>> {
+    RankSetup mine = setup;
+    mine.comm = &comm;
+    const size_t place =
+        options.processes != nullptr ? 0 : static_cast<size_t>(comm.rank().value());
+    SB_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops,
+                        MakeOps(options, static_cast<int>(ranks_.size())));
+    SB_ASSIGN_OR_RETURN(auto runner, RankRunner::Create(mine, std::move(ops),
+                                                        place == 0 ? progress : LoadProgress()));
+    ranks_[place] = runner.get();
+    return std::unique_ptr<Rank>(std::move(runner));
+  };
+  if (options.processes != nullptr) {
+    SB_ASSIGN_OR_RETURN(team_, RankTeam::JoinProcesses(*options.processes, make));
+  } else {
+    SB_ASSIGN_OR_RETURN(team_, RankTeam::StartThreads(ranks, make));
+  }
+  return OkStatus();
 }
 
 }  // namespace signalbox

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Engine: a loaded model behind one call per step, whatever ranks and devices carry it.
+// Engine: a loaded model behind one call per step, whatever ranks and devices carry it. The layout
+// is planned and proved before weights are touched.
 //
 // Errors: as RankRunner, kBadCheckpoint from loading, kRefused for devices and layouts that cannot
 // work.
@@ -9,26 +10,51 @@
 //   SB_ASSIGN_OR_RETURN(StepOutput out, engine->Run(batch));
 #pragma once
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "signalbox/base/status.h"
 #include "signalbox/engine/rank_runner.h"
+#include "signalbox/engine/rank_team.h"
 #include "signalbox/model/config.h"
+#include "signalbox/model/layout_facts.h"
+#include "signalbox/plan/planner.h"
 #include "signalbox/tensor/checkpoint.h"
 
 namespace signalbox {
 
 enum class Device : uint8_t { kCpu, kReference };
 
+// What the user asked of the layout.
+struct LayoutOptions {
+  ParallelConfig parallel;
+  std::array<std::optional<Contract>, 3> contracts;  // by phase
+  PlanLimits limits;
+  SharedChoice shared = SharedChoice::kAuto;
+};
+
+struct PlannedModel {
+  ModelLayout model;
+  LayoutPlan layout;
+};
+// Reads headers only, no weights.
+Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
+                               const LayoutOptions& options);
+
 struct EngineOptions {
   Device device = Device::kCpu;
-  int threads = 1;
-  // Zero: room for 4 sequences of the model's context, at most 16,384 tokens.
+  int threads = 1;  // of all ranks together
+  // Per attention group. Zero: room for 4 sequences of the model's context, at most 16,384 tokens.
   CacheBudget budget;
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
+  LayoutOptions layout;
+  // Ranks are processes of this world instead of threads; it outlives the engine.
+  Communicator* processes = nullptr;
 };
 
 class Engine {
@@ -37,23 +63,37 @@ class Engine {
                                               const EngineOptions& options,
                                               const LoadProgress& progress = {});
 
-  Result<StepOutput> Run(const StepBatch& batch) { return runner_->Run(batch); }
+  // Whether this process gives commands. The others Follow() until the leading one is done.
+  bool leads() const { return team_ == nullptr || team_->leads(); }
+  Status Follow() { return team_->Follow(); }
+
+  Result<StepOutput> Run(const StepBatch& batch) { return Execute({.batch = batch}); }
   Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps) {
-    return runner_->RunDraft(steps);
+    return Execute({.kind = StepCommand::Kind::kDraft, .drafts = steps});
   }
-  bool has_draft() const { return runner_->has_draft(); }
+  bool has_draft() const { return ranks_.front()->has_draft(); }
 
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  RankRunner& runner() { return *runner_; }
+  const PlannedModel& planned() const { return planned_; }
+  // The ranks in this process, in order.
+  const std::vector<RankRunner*>& ranks() const { return ranks_; }
+  RankRunner& runner() { return *ranks_.front(); }
 
  private:
   Engine(Checkpoint checkpoint, ModelConfig config)
       : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
+  Result<StepOutput> Execute(const StepCommand& command) {
+    return team_ == nullptr ? alone_->Execute(command) : team_->Execute(command);
+  }
+  Status Start(const EngineOptions& options, const LoadProgress& progress);
 
   Checkpoint checkpoint_;
   ModelConfig config_;
-  std::unique_ptr<RankRunner> runner_;
+  PlannedModel planned_;
+  std::unique_ptr<RankRunner> alone_;  // one rank that exchanges nothing needs no team
+  std::vector<RankRunner*> ranks_;
+  std::unique_ptr<RankTeam> team_;
 };
 
 }  // namespace signalbox

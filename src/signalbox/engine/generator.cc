@@ -24,6 +24,13 @@ Result<int64_t> Generator::Submit(GenerationRequest request) {
   return next_id_++;
 }
 
+// Names count from zero in every generator: nothing may be left under them.
+Generator::~Generator() {
+  StepBatch batch{.release = finished_};
+  for (const Running& r : running_) batch.release.push_back(r.id);
+  if (!batch.release.empty()) (void)engine_.Run(batch);
+}
+
 StepBatch Generator::NextBatch() {
   StepBatch batch;
   batch.release = std::exchange(finished_, {});

@@ -43,6 +43,10 @@ class Generator {
                                      std::optional<FinishReason> finish)>;
 
   Generator(Engine& engine, const GeneratorOptions& options) : engine_(engine), options_(options) {}
+  // Releases what is still running.
+  ~Generator();
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
 
   // kInvalidArgument for what can never run: an empty prompt, more tokens than the context holds.
   Result<int64_t> Submit(GenerationRequest request);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/engine/layer_executor.h"
 
+#include <algorithm>
 #include <string>
 
 #include "signalbox/base/check.h"
@@ -8,79 +9,213 @@
 
 namespace signalbox {
 
-float* LayerExecutor::Buffer(Reg reg, Registers& regs, int64_t floats) {
-  if (regs[reg] == nullptr) regs[reg] = context_.scratch.Take(floats);
-  return regs[reg];
+LayerExecutor::Register& LayerExecutor::Make(Reg reg, AxisSet axes, int64_t width) {
+  Register r{.width = width, .axes = axes, .rows = world_.rows->RowsOf(world_.rank, axes)};
+  r.data = context_.scratch.Take(r.floats());
+  At(reg) = std::move(r);
+  return At(reg);
+}
+
+LayerExecutor::Register& LayerExecutor::MakeLike(Reg reg, const Register& like, int64_t width) {
+  Register r{.width = width, .axes = like.axes, .rows = like.rows};
+  r.data = context_.scratch.Take(r.floats());
+  At(reg) = std::move(r);
+  return At(reg);
 }
 
 Status LayerExecutor::Run(const LayerPlan& plan, const LayerRun& run, float* x) {
   Scratch::Scope scope(context_.scratch);
-  Registers regs;
-  regs[Reg::kResidual] = x;
-  for (const Step& step : plan.steps) {
-    SB_RETURN_IF_ERROR(Execute(step, run, regs));
+  for (Register& r : registers_) r = Register();
+  Register& residual = At(Reg::kResidual);
+  residual = {.data = x,
+              .width = context_.hidden,
+              .axes = world_.rows_in,
+              .rows = world_.rows->RowsOf(world_.rank, world_.rows_in)};
+  const bool again = std::any_of(plan.steps.begin(), plan.steps.end(),
+                                 [](const Step& s) { return s.kind == StepKind::kInput; });
+  if (again) {
+    input_ = residual;
+    input_.data = context_.scratch.Take(residual.floats());
+    std::copy_n(x, residual.floats(), input_.data);
+  }
+  const int64_t rows_in = residual.count();
+  for (size_t i = 0; i < plan.steps.size(); ++i) {
+    const Step& step = plan.steps[i];
+    if (world_.comm != nullptr)
+      world_.comm->set_step(run.layer * int64_t{kMaxSteps} + static_cast<int64_t>(i));
+    const Status status = Execute(step, run);
+    if (!status.ok()) {
+      return status.At("layer " + std::to_string(run.layer) + ", step " +
+                       step.ToString(*world_.mesh));
+    }
     if (observer_ == nullptr || !*observer_) continue;
-    const bool routing = step.dst == Reg::kRouting;
+    const Register& dst = At(step.dst);
     (*observer_)({.layer = run.layer,
                   .step = &step,
-                  .data = regs[step.dst],
-                  .ids = routing ? regs.ids : nullptr,
-                  .rows = run.batch.tokens,
-                  .width = routing ? std::get<MoeFacts>(run.facts->ffn).top_k : context_.hidden});
+                  .data = dst.data,
+                  .ids = dst.ids,
+                  .rows = dst.count(),
+                  .width = dst.width,
+                  .numbers = dst.rows});
   }
+  const Register& result = At(Reg::kResidual);
+  SB_CHECK(result.count() == rows_in)
+      << "a layer leaves other rows than it takes: " << result.count();
+  if (result.data != x) std::copy_n(result.data, result.floats(), x);
   return OkStatus();
 }
 
-Status LayerExecutor::Execute(const Step& step, const LayerRun& run, Registers& regs) {
-  const int64_t tokens = run.batch.tokens;
-  const int64_t floats = tokens * context_.hidden;
+Status LayerExecutor::Execute(const Step& step, const LayerRun& run) {
+  return IsLayoutStep(step.kind) ? LayoutStep(step, run) : ModelStep(step, run);
+}
+
+Status LayerExecutor::ModelStep(const Step& step, const LayerRun& run) {
   const LayerWeights& w = *run.weights;
+  const Register src = At(step.source());  // a copy: dst may be the same register
   switch (step.kind) {
     case StepKind::kNorm: {
       const Role role = step.norm == NormRole::kMixerInput ? Role::kInputNorm : Role::kFfnNorm;
-      RunNorm(context_, w.vector(role), regs[step.src], tokens, Buffer(step.dst, regs, floats));
+      const float* x = src.data;
+      const int64_t rows = src.count();
+      RunNorm(context_, w.vector(role), x, rows, MakeLike(step.dst, src, context_.hidden).data);
       return OkStatus();
     }
-    case StepKind::kMixer: {
-      float* out = Buffer(step.dst, regs, floats);
-      if (run.facts->is_attention()) {
-        RunAttention(context_, std::get<AttentionFacts>(run.facts->mixer), *run.rope, w, run.batch,
-                     run.attention, regs[step.src], out);
-      } else {
-        RunDeltaNet(context_, std::get<DeltaNetFacts>(run.facts->mixer), w, run.batch, run.delta,
-                    regs[step.src], out);
-      }
+    case StepKind::kMixer:
+      Mixer(step, run);
       return OkStatus();
-    }
-    case StepKind::kRoute: {
-      const MoeFacts& moe = std::get<MoeFacts>(run.facts->ffn);
-      if (regs.ids == nullptr) regs.ids = context_.scratch.TakeInts(tokens * moe.top_k);
-      RunRouter(context_, moe, w, regs[step.src], tokens, regs.ids,
-                Buffer(step.dst, regs, tokens * moe.top_k));
+    case StepKind::kRoute:
+      Route(step, run);
       return OkStatus();
-    }
     case StepKind::kExperts:
-      RunFlatExperts(context_.ops, context_.scratch, w.experts,
-                     {.x = regs[step.src],
-                      .hidden = context_.hidden,
-                      .rows = tokens,
-                      .ids = regs.ids,
-                      .weights = regs[Reg::kRouting],
-                      .top_k = std::get<MoeFacts>(run.facts->ffn).top_k},
-                     Buffer(step.dst, regs, floats));
+      Experts(step, run);
+      return OkStatus();
+    case StepKind::kRunExperts:
+      return ExchangeStep(step, run);
+    case StepKind::kAppendShared:
+      AppendShared(step, run);
       return OkStatus();
     case StepKind::kShared:
-      RunShared(context_, w, regs[step.src], tokens, Buffer(step.dst, regs, floats));
+      RunShared(context_, w, src.data, src.count(), MakeLike(step.dst, src, context_.hidden).data);
       return OkStatus();
     case StepKind::kMlp:
-      RunMlp(context_, w, regs[step.src], tokens, Buffer(step.dst, regs, floats));
+      RunMlp(context_, w, src.data, src.count(), MakeLike(step.dst, src, context_.hidden).data);
       return OkStatus();
     case StepKind::kAdd:
-      context_.ops.AddScaled(regs[step.src], 1.f, floats, regs[step.dst]);
+      SB_CHECK(src.floats() == At(step.dst).floats()) << "adds values of different rows";
+      context_.ops.AddScaled(src.data, 1.f, src.floats(), At(step.dst).data);
       return OkStatus();
+    case StepKind::kScale: {
+      // x += (c - 1) x: exact for the powers of two, one rounding more than x * c for others.
+      const float factor =
+          static_cast<float>(step.coefficient.num) / static_cast<float>(step.coefficient.den);
+      Register& dst = At(step.dst);
+      context_.ops.AddScaled(dst.data, factor - 1.f, dst.floats(), dst.data);
+      return OkStatus();
+    }
     default:
-      return Internal({.what = "a plan for one rank has a layout step",
-                       .found = std::string(ToString(step.kind))});
+      return Internal(
+          {.what = "the engine has no such operation", .found = std::string(ToString(step.kind))});
+  }
+}
+
+void LayerExecutor::Mixer(const Step& step, const LayerRun& run) {
+  const Register& src = At(step.source());
+  const float* y = src.data;
+  Register& dst = MakeLike(step.dst, src, context_.hidden);
+  const int64_t tokens = run.batch.tokens;
+  if (run.facts->is_attention()) {
+    RunAttention(context_, std::get<AttentionFacts>(run.facts->mixer), *run.rope, *run.weights,
+                 run.batch, run.attention, y, dst.data);
+  } else {
+    RunDeltaNet(context_, std::get<DeltaNetFacts>(run.facts->mixer), *run.weights, run.batch,
+                run.delta, y, dst.data);
+  }
+  // Padding rows lie behind the tokens; nothing has written them.
+  std::fill(dst.data + tokens * context_.hidden, dst.data + dst.floats(), 0.f);
+}
+
+void LayerExecutor::Route(const Step& step, const LayerRun& run) {
+  const MoeFacts& moe = std::get<MoeFacts>(run.facts->ffn);
+  const Register& src = At(step.source());
+  const float* y = src.data;
+  Register& dst = MakeLike(step.dst, src, moe.top_k);
+  dst.ids = context_.scratch.TakeInts(dst.floats());
+  dst.space = IdSpace::kLogical;
+  RunRouter(context_, moe, *run.weights, y, dst.count(), dst.ids, dst.data);
+  const float factor =
+      static_cast<float>(step.coefficient.num) / static_cast<float>(step.coefficient.den);
+  if (factor != 1.f) context_.ops.AddScaled(dst.data, factor - 1.f, dst.floats(), dst.data);
+}
+
+// The place of an id among this rank's slots, or -1. A fused shared expert's copy lies behind the
+// routed slots.
+int32_t LayerExecutor::LocalSlot(int32_t id, IdSpace space, int position,
+                                 const LayerRun& run) const {
+  if (id < 0) return -1;
+  const LayerCut& cut = *run.cut;
+  if (cut.shared == SharedPlacement::kFusedGlobal && id == cut.slots)
+    return static_cast<int32_t>(cut.slots_per_rank);
+  // Without replicas an expert has one slot, and needs no choice.
+  const int32_t slot =
+      space == IdSpace::kLogical ? run.placement->SlotsOf(ExpertId(id)).front().value() : id;
+  const int64_t place = slot - position * cut.slots_per_rank;
+  return place >= 0 && place < cut.slots_per_rank ? static_cast<int32_t>(place) : -1;
+}
+
+// Experts held here, over all rows; other ranks add theirs.
+void LayerExecutor::Experts(const Step& step, const LayerRun& run) {
+  const Register& src = At(step.source());
+  const Register& routing = At(Reg::kRouting);
+  const int position = world_.mesh->Position(world_.rank, run.cut->experts);
+  const float* y = src.data;
+  int32_t* local = context_.scratch.TakeInts(routing.floats());  // [rows, lanes]
+  for (int64_t i = 0; i < routing.floats(); ++i)
+    local[i] = LocalSlot(routing.ids[i], routing.space, position, run);
+  Register& dst = MakeLike(step.dst, src, context_.hidden);
+  RunFlatExperts(context_.ops, context_.scratch, run.weights->experts,
+                 {.x = y,
+                  .hidden = context_.hidden,
+                  .rows = dst.count(),
+                  .ids = local,
+                  .weights = routing.data,
+                  .top_k = routing.width},
+                 dst.data);
+}
+
+// One more lane for every row: the shared expert as if the router had chosen it.
+void LayerExecutor::AppendShared(const Step& step, const LayerRun& run) {
+  const Register old = At(Reg::kRouting);
+  const Register& y = At(Reg::kNormed);
+  const int64_t lanes = old.width + 1;
+  Register& dst = MakeLike(Reg::kRouting, old, lanes);
+  dst.ids = context_.scratch.TakeInts(dst.floats());
+  dst.space = old.space;
+  const LayerCut& cut = *run.cut;
+  const int position = world_.mesh->Position(world_.rank, cut.experts);
+  const int64_t own = cut.shared == SharedPlacement::kFusedGlobal
+                          ? cut.slots
+                          : (position + 1) * (cut.slots_per_rank + 1) - 1;
+  const float weight = static_cast<float>(step.coefficient.num) /
+                       static_cast<float>(step.coefficient.den) /
+                       static_cast<float>(world_.mesh->Size(step.axes));
+  float* gate = context_.scratch.Take(dst.count());  // [rows, 1]
+  std::fill_n(gate, dst.count(), weight);
+  if (step.gated) {
+    float* score = context_.scratch.Take(dst.count());
+    context_.ops.MatMul({.x = y.data,
+                         .x_stride = context_.hidden,
+                         .tokens = dst.count(),
+                         .w = run.weights->matrix(Role::kSharedScore),
+                         .y = score,
+                         .y_stride = 1});
+    context_.ops.SigmoidMul(gate, 1, score, 1, 1, dst.count(), 1);
+  }
+  for (int64_t i = 0; i < dst.count(); ++i) {
+    std::copy_n(old.ids + i * old.width, old.width, dst.ids + i * lanes);
+    std::copy_n(old.data + i * old.width, old.width, dst.data + i * lanes);
+    const bool padding = world_.rows->IsPadding(dst.rows[static_cast<size_t>(i)]);
+    dst.ids[(i + 1) * lanes - 1] = padding ? -1 : static_cast<int32_t>(own);
+    dst.data[(i + 1) * lanes - 1] = padding ? 0.f : gate[i];
   }
 }
 

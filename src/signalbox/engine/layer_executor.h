@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LayerExecutor: runs the steps of a plan, and nothing else. It maps each step to the layer math
-// and keeps the layer's registers; which steps there are, in which order, is the plan's business.
+// LayerExecutor: runs the steps of a plan on one rank, and nothing else. Operations of the model go
+// to the layer math, layout steps to the communicator and the exchange; which steps there are, in
+// which order, over which axes, is the plan's business. It checks nothing: that is the checker's,
+// before the first token.
 //
-//   LayerExecutor executor(ctx);
-//   SB_RETURN_IF_ERROR(executor.Run(plan, layer, x));   // x [tokens, hidden], updated in place
+//   LayerExecutor executor(ctx, world, &observer);
+//   SB_RETURN_IF_ERROR(executor.Run(plan, layer, x));   // x: this rank's rows of the residual
+//   stream
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <vector>
 
 #include "signalbox/base/status.h"
+#include "signalbox/comm/communicator.h"
+#include "signalbox/engine/row_layout.h"
+#include "signalbox/mesh/mesh.h"
 #include "signalbox/model/layer_math.h"
+#include "signalbox/moe/expert_exchange.h"
+#include "signalbox/moe/placement.h"
+#include "signalbox/plan/planner.h"
 #include "signalbox/plan/step.h"
 
 namespace signalbox {
@@ -24,38 +35,79 @@ struct LayerRun {
   TokenBatch batch;
   AttentionState attention;
   DeltaNetState delta;
+  const LayerCut* cut = nullptr;               // how the layer's weights are cut
+  const ExpertPlacement* placement = nullptr;  // null without experts
+  ExpertExchange* exchange = nullptr;          // null where rows are not exchanged
+};
+
+// The ranks around this one, for a step of the engine.
+struct RankWorld {
+  const Mesh* mesh = nullptr;
+  RankId rank;
+  Communicator* comm = nullptr;  // null on one rank
+  const RowLayout* rows = nullptr;
+  AxisSet rows_in;  // axes that shard the residual rows of a layer's input
 };
 
 // What a step left in its destination.
 struct StepTrace {
   int layer;
   const Step* step;
-  const float* data;   // [rows, width]; for kRoute the weights [rows, top_k]
-  const int32_t* ids;  // kRoute: [rows, top_k], else null
-  int64_t rows;
+  const float* data;   // [rows, width]; for kRouting the weights [rows, lanes]
+  const int32_t* ids;  // kRouting: [rows, lanes], else null
+  int64_t rows;        // held by this rank
   int64_t width;
+  std::span<const int64_t> numbers;  // [rows] row numbers in the batch (RowLayout)
 };
 using StepObserver = std::function<void(const StepTrace&)>;
 
 class LayerExecutor {
  public:
-  explicit LayerExecutor(const MathContext& context, const StepObserver* observer = nullptr)
-      : context_(context), observer_(observer) {}
+  LayerExecutor(const MathContext& context, const RankWorld& world,
+                const StepObserver* observer = nullptr)
+      : context_(context), world_(world), observer_(observer) {}
 
+  // x [rows, hidden]: the layer's input on entry, its output on return, both over world.rows_in.
   Status Run(const LayerPlan& plan, const LayerRun& run, float* x);
 
  private:
-  // Registers of the layer at hand; buffers live in the scratch of one Run.
-  struct Registers {
-    float* data[static_cast<size_t>(Reg::kCount)] = {};
-    int32_t* ids = nullptr;  // of kRouting
-    float*& operator[](Reg reg) { return data[static_cast<size_t>(reg)]; }
+  struct Register {
+    float* data = nullptr;  // [rows.size(), width]
+    int64_t width = 0;
+    AxisSet axes;                    // that shard the rows
+    std::vector<int64_t> rows;       // numbers of the rows held
+    int32_t* ids = nullptr;          // kRouting: [rows.size(), width]
+    IdSpace space = IdSpace::kNone;  // of `ids`
+    int64_t count() const { return static_cast<int64_t>(rows.size()); }
+    int64_t floats() const { return count() * width; }
   };
-  Status Execute(const Step& step, const LayerRun& run, Registers& regs);
-  float* Buffer(Reg reg, Registers& regs, int64_t floats);
+  Register& At(Reg reg) { return registers_[static_cast<size_t>(reg)]; }
+  // Gives `reg` a buffer for rows sharded over `axes`.
+  Register& Make(Reg reg, AxisSet axes, int64_t width);
+  // The same with the rows of `like`.
+  Register& MakeLike(Reg reg, const Register& like, int64_t width);
+
+  Status Execute(const Step& step, const LayerRun& run);
+  Status ModelStep(const Step& step, const LayerRun& run);
+  Status LayoutStep(const Step& step, const LayerRun& run);
+  void Mixer(const Step& step, const LayerRun& run);
+  void Route(const Step& step, const LayerRun& run);
+  void Experts(const Step& step, const LayerRun& run);
+  void AppendShared(const Step& step, const LayerRun& run);
+  Status AllReduce(const Step& step);
+  Status ReduceScatter(const Step& step);
+  Status AllGather(const Step& step);
+  void Slice(Reg dst, const Register& src, AxisSet axes);
+  void MaskPadding();
+  void RemapRouting(const Step& step, const LayerRun& run);
+  int32_t LocalSlot(int32_t id, IdSpace space, int position, const LayerRun& run) const;
+  Status ExchangeStep(const Step& step, const LayerRun& run);
 
   MathContext context_;
+  RankWorld world_;
   const StepObserver* observer_;
+  Register registers_[static_cast<size_t>(Reg::kCount)];
+  Register input_;  // of the layer, where a step reads it again
 };
 
 }  // namespace signalbox

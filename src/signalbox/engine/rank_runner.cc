@@ -6,65 +6,129 @@
 #include <algorithm>
 
 #include "signalbox/base/check.h"
-#include "signalbox/plan/one_rank.h"
 
 namespace signalbox {
 namespace {
 
-LayerShape ShapeOf(const LayerFacts& layer) {
-  LayerShape shape;
-  shape.moe = layer.is_moe();
-  shape.shared = shape.moe && std::get<MoeFacts>(layer.ffn).shared_inner > 0;
-  shape.kind = fmt::format("{} + {}", layer.is_attention() ? "attention" : "gated delta net",
-                           !shape.moe     ? "dense"
-                           : shape.shared ? "moe with shared expert"
-                                          : "moe");
-  return shape;
+constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
+
+bool Fused(SharedPlacement placement) {
+  return placement == SharedPlacement::kFusedGlobal || placement == SharedPlacement::kFusedOwn;
+}
+
+// A fused shared expert is one more expert behind the routed ones.
+void AppendFusedShared(const LayerCut& cut, LayerWeights* w) {
+  if (!Fused(cut.shared)) return;
+  w->experts.push_back(
+      {w->matrix(Role::kSharedGate), w->matrix(Role::kSharedUp), w->matrix(Role::kSharedDown)});
 }
 
 }  // namespace
 
-RankRunner::RankRunner(const ModelFacts& facts, std::unique_ptr<Ops> ops,
-                       const RunnerOptions& options)
-    : facts_(facts), ops_(std::move(ops)), options_(options) {}
+RankRunner::RankRunner(const RankSetup& setup, std::unique_ptr<Ops> ops)
+    : checkpoint_(*setup.checkpoint),
+      facts_(*setup.facts),
+      model_(*setup.model),
+      layout_(*setup.layout),
+      comm_(setup.comm),
+      setup_(setup),
+      rank_(setup.comm == nullptr ? RankId(0) : setup.comm->rank()),
+      part_(setup.layout->mesh().Position(rank_, setup.layout->parallel.attn_dp)),
+      ops_(std::move(ops)),
+      part_load_(static_cast<size_t>(setup.layout->mesh().Size(setup.layout->parallel.attn_dp)),
+                 0) {}
 
-Result<std::unique_ptr<RankRunner>> RankRunner::Create(const Checkpoint& checkpoint,
-                                                       const ModelFacts& facts,
+Result<std::unique_ptr<RankRunner>> RankRunner::Create(const RankSetup& setup,
                                                        std::unique_ptr<Ops> ops,
-                                                       const RunnerOptions& options,
                                                        const LoadProgress& progress) {
-  std::unique_ptr<RankRunner> runner(new RankRunner(facts, std::move(ops), options));
-  SB_ASSIGN_OR_RETURN(runner->weights_, LoadWeights(checkpoint, facts, WeightShards{}, progress));
-  SB_RETURN_IF_ERROR(runner->BuildPlans());
+  std::unique_ptr<RankRunner> runner(new RankRunner(setup, std::move(ops)));
+  std::vector<WeightShards> shards;
+  for (size_t kind : setup.model->kind_of_layer)
+    shards.push_back(runner->ShardsOf(setup.layout->kinds[kind].cut));
+  shards.resize(setup.facts->layers.size() + 1);
+  SB_ASSIGN_OR_RETURN(runner->weights_,
+                      LoadWeights(*setup.checkpoint, *setup.facts, shards, progress));
+  SB_RETURN_IF_ERROR(runner->Build());
+  SB_RETURN_IF_ERROR(runner->BuildExchanges());
   return runner;
 }
 
-// Plans, cache places and rotation tables of all layers; the draft layer comes last.
-Status RankRunner::BuildPlans() {
+WeightShards RankRunner::ShardsOf(const LayerCut& cut) const {
+  const auto shard = [&](AxisSet axes) {
+    return Shard{.index = mesh().Position(rank_, axes), .count = mesh().Size(axes)};
+  };
+  WeightShards shards{
+      .heads = shard(cut.heads),
+      .expert_width = shard(cut.expert_width),
+      .shared_width = shard(Fused(cut.shared) ? cut.expert_width : cut.shared_width),
+      .dense_width = shard(cut.dense_width)};
+  if (cut.slots_per_rank == 0) return shards;
+  shards.slots.emplace();
+  const int64_t first = mesh().Position(rank_, cut.experts) * cut.slots_per_rank;
+  const int64_t experts =
+      cut.slots - layout_.config.redundant_experts;  // slot s holds expert s mod experts
+  for (int64_t s = first; s < first + cut.slots_per_rank; ++s) {
+    shards.slots->emplace_back(static_cast<int32_t>(s % experts));
+  }
+  return shards;
+}
+
+// Placements, cache places and rotation tables of all layers; the draft layer comes last.
+Status RankRunner::Build() {
+  for (const KindPlan& kind : layout_.kinds) {
+    placements_.emplace_back();
+    if (kind.cut.slots == 0) continue;
+    const int redundant = layout_.config.redundant_experts;
+    SB_ASSIGN_OR_RETURN(
+        ExpertPlacement placement,
+        ExpertPlacement::Create({.experts = static_cast<int>(kind.cut.slots) - redundant,
+                                 .redundant = redundant,
+                                 .ranks = mesh().Size(kind.cut.experts)}));
+    placements_.back() = std::move(placement);
+  }
   CacheShape shape;
-  const auto add = [&](const LayerFacts& layer, const LayerWeights& w) {
-    LayerPlan plan = OneRankPlan(ShapeOf(layer));
-    const auto same = [&](const LayerPlan& p) { return p.kind == plan.kind; };
-    const auto it = std::find_if(plans_.begin(), plans_.end(), same);
-    plan_of_layer_.push_back(static_cast<size_t>(it - plans_.begin()));
-    if (it == plans_.end()) plans_.push_back(std::move(plan));
+  const auto add = [&](const LayerFacts& layer, LayerWeights& w, size_t index) {
+    AppendFusedShared(layout_.kinds[model_.kind_of_layer[index]].cut, &w);
     if (layer.is_attention()) {
       const AttentionFacts& a = std::get<AttentionFacts>(layer.mixer);
       cache_of_layer_.push_back(shape.attention.size());
       shape.attention.push_back({LocalKvHeads(a, w), a.head_dim, a.head_dim});
       ropes_.push_back(MakeRopeTable(a.rope));
-    } else {
-      const DeltaNetFacts& d = std::get<DeltaNetFacts>(layer.mixer);
-      cache_of_layer_.push_back(shape.linear.size());
-      shape.linear.push_back({(d.conv_kernel - 1) * LocalConvChannels(d, w),
-                              LocalValueHeads(w) * d.key_dim * d.value_dim});
-      ropes_.emplace_back();
+      return;
     }
+    const DeltaNetFacts& d = std::get<DeltaNetFacts>(layer.mixer);
+    cache_of_layer_.push_back(shape.linear.size());
+    shape.linear.push_back({(d.conv_kernel - 1) * LocalConvChannels(d, w),
+                            LocalValueHeads(w) * d.key_dim * d.value_dim});
+    ropes_.emplace_back();
   };
-  for (size_t l = 0; l < facts_.layers.size(); ++l) add(facts_.layers[l], weights_.layers[l]);
-  if (weights_.mtp) add(*facts_.mtp, weights_.mtp->layer);
-  SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, options_.budget));
+  for (size_t l = 0; l < facts_.layers.size(); ++l) add(facts_.layers[l], weights_.layers[l], l);
+  if (weights_.mtp) add(*facts_.mtp, weights_.mtp->layer, facts_.layers.size());
+  SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, setup_.budget));
   cache_ = std::make_unique<CachePool>(std::move(pool));
+  return OkStatus();
+}
+
+Status RankRunner::BuildExchanges() {
+  for (size_t k = 0; k < layout_.kinds.size(); ++k) {
+    const KindPlan& kind = layout_.kinds[k];
+    exchanges_.emplace_back();
+    for (size_t p = 0; p < kind.phases.size(); ++p) {
+      exchanges_.back().emplace_back();
+      const PhasePlan& phase = kind.phases[p];
+      if (!phase.context.contract) continue;
+      const int shared = Fused(kind.cut.shared) ? 1 : 0;
+      const ExchangeOptions options{
+          .slots = static_cast<int>(kind.cut.slots_per_rank) + shared,
+          .hidden = static_cast<int>(facts_.hidden),
+          .top_k = static_cast<int>(model_.facts.kinds[k].moe->top_k) + shared,
+          .capacity = layout_.capacity[static_cast<size_t>(layout_.phases[p])],
+          .faults = setup_.row_faults};
+      SB_ASSIGN_OR_RETURN(exchanges_.back().back(),
+                          ExpertExchange::Create(*phase.context.contract, *comm_,
+                                                 mesh().Group(rank_, kind.cut.experts), options));
+    }
+  }
   return OkStatus();
 }
 
@@ -74,64 +138,111 @@ MathContext RankRunner::Context() {
           .hidden = facts_.hidden,
           .norm_eps = static_cast<float>(facts_.norm_eps),
           .norm_offset = facts_.norm_offset,
-          .chunked_delta = options_.chunked_delta};
+          .chunked_delta = setup_.chunked_delta};
 }
 
-void RankRunner::AddSpan(int64_t sequence, int64_t past, std::span<const TokenId> tokens,
-                         Flat* flat) {
-  flat->spans.push_back({.first = static_cast<int64_t>(flat->ids.size()),
-                         .count = static_cast<int64_t>(tokens.size()),
-                         .past = past});
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    flat->ids.push_back(tokens[i]);
-    flat->positions.push_back(static_cast<int32_t>(past + static_cast<int64_t>(i)));
+Result<StepOutput> RankRunner::Execute(const StepCommand& command) {
+  return command.kind == StepCommand::Kind::kDraft ? RunDraft(command.drafts) : Run(command.batch);
+}
+
+// New sequences go to the part with the fewest, on every rank alike.
+int RankRunner::PartOf(int64_t sequence) {
+  const auto [it, fresh] = part_of_.try_emplace(sequence, 0);
+  if (fresh) {
+    it->second = static_cast<int>(std::min_element(part_load_.begin(), part_load_.end()) -
+                                  part_load_.begin());
+    ++part_load_[static_cast<size_t>(it->second)];
   }
-  SequenceCache& cache = sequences_.at(sequence);
-  flat->caches.push_back(&cache);
-  flat->block_tables.push_back(cache.blocks.data());
+  return it->second;
 }
 
-Status RankRunner::Admit(const StepBatch& batch, Flat* flat) {
+Status RankRunner::CheckTokens(const SequenceStep& step) const {
+  for (TokenId id : step.tokens) {
+    if (id >= 0 && id < facts_.vocab) continue;
+    return InvalidArgument({.what = "token id outside the vocabulary",
+                            .found = std::to_string(id),
+                            .expected = fmt::format("an id in [0, {})", facts_.vocab)});
+  }
+  return OkStatus();
+}
+
+// Caches of different parts may fill at different times: one refusal is everybody's.
+Status RankRunner::AgreeOn(const Status& mine) {
+  if (part_load_.size() == 1) return mine;
+  int64_t code = static_cast<int64_t>(mine.code());
+  SB_RETURN_IF_ERROR(comm_->Agree(mesh().Group(rank_, mesh().all()), Agreement::kMax, {&code, 1}));
+  if (!mine.ok() || code == 0) return mine;
+  return Status(static_cast<StatusCode>(code), {.what = "another rank cannot take this step"});
+}
+
+Status RankRunner::Admit(const StepBatch& batch) {
   for (int64_t id : batch.release) {
+    if (const auto part = part_of_.find(id); part != part_of_.end()) {
+      --part_load_[static_cast<size_t>(part->second)];
+      part_of_.erase(part);
+    }
     if (const auto it = sequences_.find(id); it != sequences_.end()) {
       cache_->Release(&it->second);
       sequences_.erase(it);
     }
   }
+  for (const SequenceStep& s : batch.sequences) SB_RETURN_IF_ERROR(CheckTokens(s));
+  Status status;
   for (const SequenceStep& s : batch.sequences) {
-    for (TokenId id : s.tokens) {
-      if (id < 0 || id >= facts_.vocab) {
-        return InvalidArgument({.what = "token id outside the vocabulary",
-                                .found = std::to_string(id),
-                                .expected = fmt::format("an id in [0, {})", facts_.vocab)});
-      }
-    }
+    if (PartOf(s.sequence) != part_ || !status.ok()) continue;
     SequenceCache& cache = sequences_[s.sequence];
     const int64_t length = cache.length + static_cast<int64_t>(s.tokens.size());
     if (length > facts_.max_position) {
-      return InvalidArgument({.what = "sequence longer than the model's context",
-                              .found = fmt::format("{} tokens", length),
-                              .expected = fmt::format("at most {}", facts_.max_position)});
+      status = InvalidArgument({.what = "sequence longer than the model's context",
+                                .found = fmt::format("{} tokens", length),
+                                .expected = fmt::format("at most {}", facts_.max_position)});
+    } else {
+      status = cache_->Reserve(&cache, length);
     }
-    SB_RETURN_IF_ERROR(cache_->Reserve(&cache, length));
   }
-  // Block tables may have moved while others grew: collect them once all have room.
-  for (const SequenceStep& s : batch.sequences) {
-    AddSpan(s.sequence, sequences_.at(s.sequence).length, s.tokens, flat);
-  }
-  return OkStatus();
+  return AgreeOn(status);
 }
 
-Status RankRunner::RunLayer(size_t layer, const Flat& flat, float* x) {
+RankRunner::Flat RankRunner::Flatten(const std::vector<Span>& spans) {
+  Flat flat{.parts = {.tokens = std::vector<int64_t>(part_load_.size(), 0),
+                      .multiple = layout_.row_multiple,
+                      .equal = layout_.equal_rows},
+            .phase = Phase::kDecode};
+  for (const Span& s : spans) {
+    const int64_t count = static_cast<int64_t>(s.tokens.size());
+    if (count > 1) flat.phase = Phase::kPrefill;
+    const int part = PartOf(s.sequence);
+    flat.parts.tokens[static_cast<size_t>(part)] += count;
+    if (part != part_) continue;
+    flat.spans.push_back(
+        {.first = static_cast<int64_t>(flat.ids.size()), .count = count, .past = s.past});
+    for (int64_t i = 0; i < count; ++i) {
+      flat.ids.push_back(s.tokens[static_cast<size_t>(i)]);
+      flat.positions.push_back(static_cast<int32_t>(s.past + i));
+    }
+    SequenceCache& cache = sequences_.at(s.sequence);
+    flat.caches.push_back(&cache);
+    flat.block_tables.push_back(cache.blocks.data());
+  }
+  return flat;
+}
+
+Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, float* x) {
   const bool draft = layer == facts_.layers.size();
   const LayerFacts& facts = draft ? *facts_.mtp : facts_.layers[layer];
-  LayerRun run{.layer = static_cast<int>(layer),
-               .facts = &facts,
-               .weights = draft ? &weights_.mtp->layer : &weights_.layers[layer],
-               .rope = &ropes_[layer]};
-  run.batch = {.tokens = static_cast<int64_t>(flat.ids.size()),
-               .sequences = flat.spans,
-               .positions = flat.positions};
+  const size_t kind_index = model_.kind_of_layer[layer];
+  const KindPlan& kind = layout_.kinds[kind_index];
+  const PhasePlan* phase = kind.phase(flat.phase);
+  SB_CHECK(phase != nullptr) << "no plan for " << ToString(flat.phase);
+  LayerRun run{
+      .layer = static_cast<int>(layer),
+      .facts = &facts,
+      .weights = draft ? &weights_.mtp->layer : &weights_.layers[layer],
+      .rope = &ropes_[layer],
+      .batch = {.tokens = rows.tokens(), .sequences = flat.spans, .positions = flat.positions},
+      .cut = &kind.cut,
+      .placement = placements_[kind_index] ? &*placements_[kind_index] : nullptr,
+      .exchange = exchanges_[kind_index][static_cast<size_t>(phase - kind.phases.data())].get()};
   const size_t place = cache_of_layer_[layer];
   std::vector<float*> conv;
   std::vector<float*> recurrent;
@@ -144,8 +255,10 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, float* x) {
     }
     run.delta = {.conv = conv, .recurrent = recurrent};
   }
-  LayerExecutor executor(Context(), &observer_);
-  return executor.Run(plans_[plan_of_layer_[layer]], run, x);
+  const RankWorld world{
+      .mesh = &mesh(), .rank = rank_, .comm = comm_, .rows = &rows, .rows_in = layout_.rows_in};
+  LayerExecutor executor(Context(), world, &observer_);
+  return executor.Run(phase->plan, run, x);
 }
 
 void RankRunner::Logits(const float* normed, int64_t rows, std::vector<float>* out) {
@@ -158,76 +271,121 @@ void RankRunner::Logits(const float* normed, int64_t rows, std::vector<float>* o
                 .y_stride = facts_.vocab});
 }
 
+Status RankRunner::Collect(std::span<const Piece> pieces, int64_t width, std::vector<float>* rows) {
+  if (!leads_part()) rows->clear();
+  if (part_load_.size() == 1 || !leads_part()) return OkStatus();
+  std::vector<int64_t> bytes(part_load_.size(), 0);
+  for (const Piece& p : pieces) bytes[static_cast<size_t>(p.part)] += p.rows * width * kFloatBytes;
+  std::vector<int64_t> next(bytes.size(), 0);  // first float of each part that is not taken yet
+  int64_t total = 0;
+  for (size_t p = 0; p < bytes.size(); ++p) {
+    next[p] = total;
+    total += bytes[p] / kFloatBytes;
+  }
+  std::vector<float> all(static_cast<size_t>(total));
+  SB_RETURN_IF_ERROR(comm_->AllGather(mesh().Group(rank_, layout_.parallel.attn_dp), BytesOf(*rows),
+                                      bytes, WritableBytesOf(all)));
+  rows->clear();
+  for (const Piece& p : pieces) {
+    const auto begin = all.begin() + next[static_cast<size_t>(p.part)];
+    rows->insert(rows->end(), begin, begin + p.rows * width);
+    next[static_cast<size_t>(p.part)] += p.rows * width;
+  }
+  return OkStatus();
+}
+
 Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
-  Flat flat;
-  SB_RETURN_IF_ERROR(Admit(batch, &flat));
-  const int64_t tokens = static_cast<int64_t>(flat.ids.size());
+  SB_RETURN_IF_ERROR(Admit(batch));
+  std::vector<Span> spans;
+  for (const SequenceStep& s : batch.sequences) {
+    // Of other parts only the number of tokens matters here.
+    const auto own = sequences_.find(s.sequence);
+    spans.push_back({s.sequence, own == sequences_.end() ? 0 : own->second.length, s.tokens});
+  }
+  const Flat flat = Flatten(spans);
+  const RowLayout layout(mesh(), layout_.parallel.attn_dp, rank_, flat.parts);
+  const int64_t tokens = layout.tokens();
+  const int64_t rows = static_cast<int64_t>(layout.RowsOf(rank_, layout_.rows_in).size());
   const int64_t hidden = facts_.hidden;
   Scratch::Scope scope(scratch_);
-  float* x = scratch_.Take(tokens * hidden);  // [tokens, hidden]
+  float* x = scratch_.Take(rows * hidden);  // [rows, hidden], padding last
   ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, x);
-  for (size_t l = 0; l < facts_.layers.size(); ++l) SB_RETURN_IF_ERROR(RunLayer(l, flat, x));
+  std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
+  for (size_t l = 0; l < facts_.layers.size(); ++l)
+    SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, x));
 
-  StepOutput output;
-  std::vector<int64_t> rows;  // that logits are asked for
-  for (size_t s = 0; s < batch.sequences.size(); ++s) {
-    const SequenceSpan& span = flat.spans[s];
-    flat.caches[s]->length += span.count;
-    if (span.count == 0 || batch.sequences[s].logits == LogitRows::kNone) continue;
-    const bool all = batch.sequences[s].logits == LogitRows::kAll;
-    for (int64_t i = all ? 0 : span.count - 1; i < span.count; ++i) rows.push_back(span.first + i);
+  std::vector<int64_t> wanted;      // own rows that logits are asked for
+  std::vector<Piece> logit_pieces;  // of all parts
+  std::vector<Piece> hidden_pieces;
+  size_t own = 0;
+  for (const SequenceStep& s : batch.sequences) {
+    const int64_t count = static_cast<int64_t>(s.tokens.size());
+    const int64_t take = s.logits == LogitRows::kNone  ? 0
+                         : s.logits == LogitRows::kAll ? count
+                                                       : std::min<int64_t>(count, 1);
+    const int part = PartOf(s.sequence);
+    logit_pieces.push_back({part, take});
+    hidden_pieces.push_back({part, count});
+    if (part != part_) continue;
+    const SequenceSpan& span = flat.spans[own];
+    flat.caches[own++]->length += count;
+    for (int64_t i = count - take; i < count; ++i) wanted.push_back(span.first + i);
   }
-  const std::span<const float> norm = weights_.trunk.vector(Role::kFinalNorm);
-  const int64_t wanted = static_cast<int64_t>(rows.size());
-  float* picked = scratch_.Take(wanted * hidden);  // [wanted, hidden]
-  if (batch.want_hidden) {
-    output.hidden.resize(static_cast<size_t>(tokens * hidden));
-    RunNorm(Context(), norm, x, tokens, output.hidden.data());
-    ops_->GatherRows({.in = output.hidden.data(),
-                      .in_stride = hidden,
-                      .width = hidden,
-                      .rows = rows,
-                      .out = picked,
-                      .out_stride = hidden});
-  } else {
+  StepOutput output;
+  if (leads_part()) {
+    const std::span<const float> norm = weights_.trunk.vector(Role::kFinalNorm);
+    const int64_t count = static_cast<int64_t>(wanted.size());
+    float* picked = scratch_.Take(count * hidden);  // [wanted, hidden]
     ops_->GatherRows({.in = x,
                       .in_stride = hidden,
                       .width = hidden,
-                      .rows = rows,
+                      .rows = wanted,
                       .out = picked,
                       .out_stride = hidden});
-    RunNorm(Context(), norm, picked, wanted, picked);
+    RunNorm(Context(), norm, picked, count, picked);
+    Logits(picked, count, &output.logits);
+    if (batch.want_hidden) {
+      output.hidden.resize(static_cast<size_t>(tokens * hidden));
+      RunNorm(Context(), norm, x, tokens, output.hidden.data());
+    }
   }
-  Logits(picked, wanted, &output.logits);
+  SB_RETURN_IF_ERROR(Collect(logit_pieces, facts_.vocab, &output.logits));
+  if (batch.want_hidden) SB_RETURN_IF_ERROR(Collect(hidden_pieces, hidden, &output.hidden));
   return output;
 }
 
 Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
   SB_CHECK(has_draft());
   const int64_t hidden = facts_.hidden;
-  Flat flat;
+  std::vector<Span> spans;
+  std::vector<Piece> pieces;
+  Status status;
   for (const DraftStep& s : steps) {
-    const int64_t end = s.slot + static_cast<int64_t>(s.tokens.size());
-    SB_RETURN_IF_ERROR(cache_->Reserve(&sequences_.at(s.sequence), end));
+    SB_CHECK(s.hidden.size() == s.tokens.size() * static_cast<size_t>(hidden));
+    spans.push_back({s.sequence, s.slot, s.tokens});
+    pieces.push_back({PartOf(s.sequence), static_cast<int64_t>(s.tokens.size())});
+    if (pieces.back().part != part_ || !status.ok()) continue;
+    status = cache_->Reserve(&sequences_.at(s.sequence), s.slot + pieces.back().rows);
   }
-  for (const DraftStep& s : steps) AddSpan(s.sequence, s.slot, s.tokens, &flat);
-  const int64_t tokens = static_cast<int64_t>(flat.ids.size());
+  SB_RETURN_IF_ERROR(AgreeOn(status));
+  const Flat flat = Flatten(spans);
+  const RowLayout layout(mesh(), layout_.parallel.attn_dp, rank_, flat.parts);
+  const int64_t tokens = layout.tokens();
+  const int64_t rows = static_cast<int64_t>(layout.RowsOf(rank_, layout_.rows_in).size());
 
   Scratch::Scope scope(scratch_);
   const MathContext context = Context();
   const LayerWeights& module = weights_.mtp->module;
-  float* embedded = scratch_.Take(tokens * hidden);    // [tokens, hidden]
+  float* x = scratch_.Take(rows * hidden);             // [rows, hidden]
   float* previous = scratch_.Take(tokens * hidden);    // [tokens, hidden]
   float* joined = scratch_.Take(tokens * 2 * hidden);  // [tokens, embedding | hidden]
-  ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, embedded);
-  int64_t row = 0;
+  ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, x);
+  float* next = previous;
   for (const DraftStep& s : steps) {
-    SB_CHECK(s.hidden.size() == s.tokens.size() * static_cast<size_t>(hidden));
-    std::copy(s.hidden.begin(), s.hidden.end(), previous + row * hidden);
-    row += static_cast<int64_t>(s.tokens.size());
+    if (PartOf(s.sequence) == part_) next = std::copy(s.hidden.begin(), s.hidden.end(), next);
   }
-  const auto norm_into = [&](Role role, const float* x, float* y) {
-    ops_->RmsNorm({.x = x,
+  const auto norm_into = [&](Role role, const float* from, float* y) {
+    ops_->RmsNorm({.x = from,
                    .x_stride = hidden,
                    .rows = tokens,
                    .width = hidden,
@@ -237,21 +395,25 @@ Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
                    .y = y,
                    .y_stride = 2 * hidden});
   };
-  norm_into(Role::kMtpEmbedNorm, embedded, joined);
+  norm_into(Role::kMtpEmbedNorm, x, joined);
   norm_into(Role::kMtpHiddenNorm, previous, joined + hidden);
-  float* x = embedded;
   ops_->MatMul({.x = joined,
                 .x_stride = 2 * hidden,
                 .tokens = tokens,
                 .w = module.matrix(Role::kMtpProject),
                 .y = x,
                 .y_stride = hidden});
-  SB_RETURN_IF_ERROR(RunLayer(facts_.layers.size(), flat, x));
+  std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
+  SB_RETURN_IF_ERROR(RunLayer(facts_.layers.size(), flat, layout, x));
 
   StepOutput output;
-  output.hidden.resize(static_cast<size_t>(tokens * hidden));
-  RunNorm(context, module.vector(Role::kMtpFinalNorm), x, tokens, output.hidden.data());
-  Logits(output.hidden.data(), tokens, &output.logits);
+  if (leads_part()) {
+    output.hidden.resize(static_cast<size_t>(tokens * hidden));
+    RunNorm(context, module.vector(Role::kMtpFinalNorm), x, tokens, output.hidden.data());
+    Logits(output.hidden.data(), tokens, &output.logits);
+  }
+  SB_RETURN_IF_ERROR(Collect(pieces, facts_.vocab, &output.logits));
+  SB_RETURN_IF_ERROR(Collect(pieces, hidden, &output.hidden));
   return output;
 }
 

@@ -16,7 +16,7 @@ RowLayout::RowLayout(const Mesh& mesh, AxisSet sequence_axes, RankId rank, const
   const int64_t longest = *std::max_element(tokens_.begin(), tokens_.end());
   begin_.push_back(0);
   for (int64_t tokens : tokens_) {
-    const int64_t rows = parts.equal ? longest : tokens;
+    const int64_t rows = parts.equal ? std::max<int64_t>(longest, 1) : tokens;
     begin_.push_back(begin_.back() + (rows + parts.multiple - 1) / parts.multiple * parts.multiple);
   }
 }

@@ -22,7 +22,7 @@ namespace signalbox {
 struct BatchParts {
   std::vector<int64_t> tokens;  // new tokens of each part, by position over the sequence axes
   int64_t multiple = 1;         // parts are padded to a multiple of it
-  bool equal = false;           // and to the length of the longest
+  bool equal = false;           // and to the length of the longest, one row at least
 };
 
 class RowLayout {

@@ -61,13 +61,14 @@ Result<MatrixView> Cut(const MatrixView& m, int axis, Range r) {
 
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const WeightShards& shards)
-      : checkpoint_(checkpoint), shards_(shards), ledger_(checkpoint) {}
+  explicit Loader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), ledger_(checkpoint) {}
 
   TensorLedger& ledger() { return ledger_; }
   int64_t bytes() const { return bytes_; }
 
-  Status Load(const std::vector<TensorRule>& rules, const std::string& prefix, LayerWeights* out) {
+  Status Load(const std::vector<TensorRule>& rules, const std::string& prefix,
+              const WeightShards& shards, LayerWeights* out) {
+    shards_ = shards;
     for (const TensorRule& rule : rules) {
       Status status;
       switch (rule.kind) {
@@ -166,7 +167,7 @@ class Loader {
   }
 
   const Checkpoint& checkpoint_;
-  const WeightShards& shards_;
+  WeightShards shards_;  // of the layer at hand
   TensorLedger ledger_;
   int64_t bytes_ = 0;
 };
@@ -247,13 +248,17 @@ Result<std::string> TrunkPrefix(const Checkpoint& checkpoint, const ModelFacts& 
 }
 
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts& facts,
-                                 const WeightShards& shards, const LoadProgress& progress) {
+                                 std::span<const WeightShards> shards,
+                                 const LoadProgress& progress) {
   const FamilyFiles files = FilesOf(facts);
   SB_ASSIGN_OR_RETURN(const std::string trunk, TrunkPrefix(checkpoint, facts));
-  Loader loader(checkpoint, shards);
+  Loader loader(checkpoint);
+  const auto shards_of = [&](size_t layer) {
+    return shards.empty() ? WeightShards{} : shards[layer];
+  };
   ModelWeights weights;
-  SB_RETURN_IF_ERROR(loader.Load(TrunkRules(facts), trunk, &weights.trunk));
-  SB_RETURN_IF_ERROR(loader.Load(HeadRules(facts), "", &weights.trunk));
+  SB_RETURN_IF_ERROR(loader.Load(TrunkRules(facts), trunk, {}, &weights.trunk));
+  SB_RETURN_IF_ERROR(loader.Load(HeadRules(facts), "", {}, &weights.trunk));
   if (facts.tied_embeddings) {
     weights.trunk.Set(Role::kHead, weights.trunk.matrix(Role::kEmbedding));
     loader.ledger().Skip("lm_head.*", "tied to the embedding");
@@ -261,15 +266,15 @@ Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts&
   for (size_t l = 0; l < facts.layers.size(); ++l) {
     weights.layers.emplace_back();
     SB_RETURN_IF_ERROR(loader.Load(LayerRules(facts, facts.layers[l]), LayerPrefix(trunk, l),
-                                   &weights.layers.back()));
+                                   shards_of(l), &weights.layers.back()));
     if (progress) progress(loader.bytes());
   }
   // transformers drops the draft module when it saves a model, so its absence is no error.
   if (facts.mtp && AnyWithPrefix(checkpoint, files.mtp_prefix)) {
     weights.mtp.emplace();
-    SB_RETURN_IF_ERROR(loader.Load(MtpRules(facts), files.mtp_prefix, &weights.mtp->module));
+    SB_RETURN_IF_ERROR(loader.Load(MtpRules(facts), files.mtp_prefix, {}, &weights.mtp->module));
     SB_RETURN_IF_ERROR(loader.Load(LayerRules(facts, *facts.mtp), LayerPrefix(files.mtp_prefix, 0),
-                                   &weights.mtp->layer));
+                                   shards_of(facts.layers.size()), &weights.mtp->layer));
     if (progress) progress(loader.bytes());
   }
   for (const auto& [pattern, reason] : files.skipped) loader.ledger().Skip(pattern, reason);

@@ -6,7 +6,7 @@
 //
 // Errors: kBadCheckpoint for whatever is wrong with the files, kRefused when a cut is impossible.
 //
-//   SB_ASSIGN_OR_RETURN(ModelWeights w, LoadWeights(checkpoint, facts, WeightShards{}));
+//   SB_ASSIGN_OR_RETURN(ModelWeights w, LoadWeights(checkpoint, facts, {}));
 //   w.layers[0].matrix(Role::kOut);  // [hidden, heads * head_dim]
 #pragma once
 
@@ -75,8 +75,10 @@ struct ModelWeights {
 // Called after every layer with the bytes bound so far.
 using LoadProgress = std::function<void(int64_t bytes)>;
 
+// `shards` [layers + draft layer] says how each layer is cut; empty: nothing is.
 Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts& facts,
-                                 const WeightShards& shards, const LoadProgress& progress = {});
+                                 std::span<const WeightShards> shards,
+                                 const LoadProgress& progress = {});
 
 // What the engine uses a tensor of the file for, for `inspect`.
 struct TensorUse {

@@ -62,6 +62,12 @@ Loaded Open(const std::string& dir) {
   return {std::move(checkpoint).value(), std::move(config).value()};
 }
 
+// Every layer cut alike.
+Result<ModelWeights> Load(const Loaded& m, const WeightShards& shards) {
+  const std::vector<WeightShards> all(m.config.facts.layers.size() + 1, shards);
+  return LoadWeights(m.checkpoint, m.config.facts, all);
+}
+
 TEST_F(WeightsTest, LoaderReadsWhatSynthWrites) {
   for (bool mxfp4 : {true, false}) {
     for (const char* tied : {"", R"(, "tie_word_embeddings": true)"}) {
@@ -132,9 +138,8 @@ TEST_F(WeightsTest, ShardsTileTheWhole) {
   std::vector<ModelWeights> shards;
   for (int i = 0; i < 2; ++i) {
     const Shard half{.index = i, .count = 2};
-    auto w = LoadWeights(
-        m.checkpoint, facts,
-        {.heads = half, .expert_width = half, .shared_width = half, .dense_width = half});
+    auto w =
+        Load(m, {.heads = half, .expert_width = half, .shared_width = half, .dense_width = half});
     ASSERT_TRUE(w.ok()) << w.status().ToString();
     shards.push_back(std::move(w).value());
   }
@@ -162,7 +167,7 @@ TEST_F(WeightsTest, ShardsTileTheWhole) {
 
 TEST_F(WeightsTest, KeyValueHeadsRepeatWhenRanksAreMore) {
   const Loaded m = Open(Synth({}));
-  auto w = LoadWeights(m.checkpoint, m.config.facts, {.heads = {.index = 3, .count = 4}});
+  auto w = Load(m, {.heads = {.index = 3, .count = 4}});
   ASSERT_TRUE(w.ok()) << w.status().ToString();
   EXPECT_EQ(w->layers[0].matrix(Role::kKey).rows, 16);  // kv head 1 of 2, shared by ranks 2 and 3
   EXPECT_EQ(w->layers[0].matrix(Role::kQuery).rows, 32);
@@ -171,8 +176,7 @@ TEST_F(WeightsTest, KeyValueHeadsRepeatWhenRanksAreMore) {
 TEST_F(WeightsTest, SlotsHoldTheExpertsAskedFor) {
   const Loaded m = Open(Synth({}));
   auto whole = LoadWeights(m.checkpoint, m.config.facts, {});
-  auto w = LoadWeights(m.checkpoint, m.config.facts,
-                       {.slots = std::vector<ExpertId>{ExpertId(3), ExpertId(1), ExpertId(3)}});
+  auto w = Load(m, {.slots = std::vector<ExpertId>{ExpertId(3), ExpertId(1), ExpertId(3)}});
   ASSERT_TRUE(w.ok()) << w.status().ToString();
   ASSERT_EQ(w->layers[0].experts.size(), 3u);
   EXPECT_EQ(w->layers[0].experts[0].up.data, whole->layers[0].experts[3].up.data);
@@ -182,7 +186,7 @@ TEST_F(WeightsTest, SlotsHoldTheExpertsAskedFor) {
 // SHP-03: a block of 32 columns with one scale cannot be cut.
 TEST_F(WeightsTest, Shp03BlocksAreNotCut) {
   const Loaded m = Open(Synth({}));
-  auto w = LoadWeights(m.checkpoint, m.config.facts, {.expert_width = {.index = 0, .count = 4}});
+  auto w = Load(m, {.expert_width = {.index = 0, .count = 4}});
   ASSERT_FALSE(w.ok());
   EXPECT_THAT(w.status().message(), HasSubstr("32"));
 }

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// plan and backends.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "signalbox/cli/commands.h"
+#include "signalbox/cli/layout_flags.h"
+#include "signalbox/model/config.h"
+#include "signalbox/plan/planner.h"
+#include "signalbox/plan/print.h"
+
+namespace signalbox {
+
+Status RunPlan(const Invocation& invocation) {
+  const FlagValues& flags = invocation.flags;
+  SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(flags));
+  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
+  SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
+  SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
+  fmt::print("{}", LayoutToText(planned.layout));
+  return OkStatus();
+}
+
+Status RunBackends(const Invocation& invocation) {
+  if (invocation.flags.Text("format") == "json") {
+    nlohmann::json list = nlohmann::json::array();
+    for (const Contract& c : AllContracts())
+      list.push_back(nlohmann::json::parse(ContractToJson(c)));
+    fmt::print("{}\n", list.dump(1));
+    return OkStatus();
+  }
+  fmt::print("{:<28} {:<21} {:<22} {:<8} {:<16} {:<18} {}\n", "contract", "rows", "order", "ids",
+             "weights", "who weights", "overflow");
+  for (const Contract& c : AllContracts()) {
+    fmt::print("{:<28} {:<21} {:<22} {:<8} {:<16} {:<18} {}\n", ContractId(c), ToString(c.shape),
+               ToString(c.order), ToString(c.ids), ToString(c.weights), ToString(c.weighting),
+               ToString(c.overflow));
+  }
+  fmt::print(
+      "\nEvery contract runs here by emulation over thread or process ranks; the libraries "
+      "themselves need\n"
+      "their devices. A contract of your own: --moe-a2a-contract FILE.\n\nrunners\n");
+  for (const RunnerTerms& r : StandardRunners()) {
+    fmt::print("{:<28} {:<21} {}\n", r.name, ToString(r.shape), ToString(r.ids));
+  }
+  return OkStatus();
+}
+
+}  // namespace signalbox

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "signalbox/model/layout_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "signalbox/plan/one_rank.h"
+
+namespace signalbox {
+namespace {
+
+WidthFormat FormatOf(const MatrixView& m) {
+  const int64_t block = m.format == WeightFormat::kMxfp4 ? kMxBlock : 1;
+  return {.name = std::string(ToString(m.format)), .block = block};
+}
+
+int64_t BytesOf(const LayerWeights& w, std::initializer_list<Role> roles) {
+  int64_t bytes = 0;
+  for (Role role : roles) {
+    if (w.has(role)) bytes += w.matrix(role).bytes();
+  }
+  return bytes;
+}
+
+void DescribeMixer(const LayerFacts& layer, LayerKindFacts* kind) {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));  // caches are kept in float
+  if (layer.is_attention()) {
+    const AttentionFacts& a = std::get<AttentionFacts>(layer.mixer);
+    kind->heads = {{"heads", a.heads}, {"kv heads", a.kv_heads, /*may_repeat=*/true}};
+    kind->bytes.cache_per_token = 2 * a.kv_heads * a.head_dim * kFloat;
+    return;
+  }
+  const DeltaNetFacts& d = std::get<DeltaNetFacts>(layer.mixer);
+  kind->heads = {{"value heads", d.value_heads}, {"key heads", d.key_heads, /*may_repeat=*/true}};
+  kind->bytes.cache_per_sequence =
+      ((d.conv_kernel - 1) * d.conv_channels() + d.value_heads * d.key_dim * d.value_dim) * kFloat;
+}
+
+LayerKindFacts DescribeLayer(const LayerFacts& layer, const LayerWeights& w) {
+  LayerKindFacts kind{.layers = 1};
+  LayerShape shape;
+  DescribeMixer(layer, &kind);
+  kind.bytes.mixer =
+      BytesOf(w, {Role::kQuery, Role::kKey, Role::kValue, Role::kOut, Role::kDeltaQuery,
+                  Role::kDeltaKey, Role::kDeltaValue, Role::kDeltaGate, Role::kDeltaBeta,
+                  Role::kDeltaDecay, Role::kDeltaOut});
+  kind.kind = layer.is_attention() ? "attention" : "gated delta net";
+  if (layer.is_moe()) {
+    const MoeFacts& m = std::get<MoeFacts>(layer.ffn);
+    shape = {.moe = true, .shared = m.shared_inner > 0, .gated = w.has(Role::kSharedScore)};
+    // The strictest block of all experts decides where a width may be cut.
+    WidthFormat format = FormatOf(w.experts.front().down);
+    for (const ExpertWeights& e : w.experts) {
+      kind.bytes.experts += e.gate.bytes() + e.up.bytes() + e.down.bytes();
+      if (FormatOf(e.down).block > format.block) format = FormatOf(e.down);
+    }
+    kind.moe =
+        MoeLayout{.experts = m.experts, .top_k = m.top_k, .inner = m.inner, .format = format};
+    if (shape.shared) {
+      kind.shared =
+          MlpLayout{.inner = m.shared_inner, .format = FormatOf(w.matrix(Role::kSharedDown))};
+    }
+    kind.bytes.shared = BytesOf(w, {Role::kSharedGate, Role::kSharedUp, Role::kSharedDown});
+    kind.bytes.whole = BytesOf(w, {Role::kRouter, Role::kSharedScore});
+    kind.kind +=
+        fmt::format(" + {} experts{}", format.name, shape.shared ? " + shared expert" : "");
+  } else {
+    const DenseFacts& d = std::get<DenseFacts>(layer.ffn);
+    kind.dense = MlpLayout{.inner = d.inner, .format = FormatOf(w.matrix(Role::kDenseDown))};
+    kind.bytes.dense = BytesOf(w, {Role::kDenseGate, Role::kDenseUp, Role::kDenseDown});
+    kind.kind += " + dense";
+  }
+  shape.kind = kind.kind;
+  kind.program = OneRankPlan(shape).steps;
+  return kind;
+}
+
+}  // namespace
+
+ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole) {
+  ModelLayout layout;
+  layout.facts.hidden = facts.hidden;
+  layout.facts.trunk_bytes = BytesOf(whole.trunk, {Role::kEmbedding});
+  if (!facts.tied_embeddings) layout.facts.trunk_bytes += BytesOf(whole.trunk, {Role::kHead});
+  const auto add = [&](const LayerFacts& layer, const LayerWeights& w) {
+    LayerKindFacts kind = DescribeLayer(layer, w);
+    auto& kinds = layout.facts.kinds;
+    const auto it = std::find_if(kinds.begin(), kinds.end(),
+                                 [&](const LayerKindFacts& k) { return k.kind == kind.kind; });
+    layout.kind_of_layer.push_back(static_cast<size_t>(it - kinds.begin()));
+    if (it == kinds.end()) {
+      kinds.push_back(std::move(kind));
+    } else {
+      ++it->layers;
+    }
+  };
+  for (size_t l = 0; l < facts.layers.size(); ++l) add(facts.layers[l], whole.layers[l]);
+  if (whole.mtp) add(*facts.mtp, whole.mtp->layer);
+  return layout;
+}
+
+}  // namespace signalbox
