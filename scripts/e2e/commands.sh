@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # The commands of interface.md on the bundled model and on synthetic ones: outputs and exit codes.
 # usage: scripts/e2e/commands.sh [path of the signalbox program]
 set -euo pipefail

@@ -19,7 +19,19 @@ Status RunPlan(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
-  fmt::print("{}", LayoutToText(planned.layout));
+  const std::string& format = flags.Text("format");
+  if (format == "json") {
+    fmt::print("{}\n", LayoutToJson(planned.layout));
+  } else if (format == "svg") {
+    // The kind that most layers are of, in the phase that runs most.
+    size_t kind = 0;
+    for (size_t k = 1; k < planned.layout.kinds.size(); ++k) {
+      if (planned.layout.kinds[k].layers > planned.layout.kinds[kind].layers) kind = k;
+    }
+    fmt::print("{}", LayoutToSvg(planned.layout, {.kind = kind, .phase = Phase::kDecode}));
+  } else {
+    fmt::print("{}", LayoutToText(planned.layout));
+  }
   return OkStatus();
 }
 

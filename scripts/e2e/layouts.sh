@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Layouts of the bundled model: plan, verify and eval on thread ranks and under mpirun, and the refusals.
+# usage: scripts/e2e/layouts.sh [path of the signalbox program]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+program=${1:-build/release/src/signalbox/cli/signalbox}
+model=models/tiny-qwen3.5-moe-mxfp4
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+fail() { echo "e2e: $*" >&2; exit 1; }
+
+refused() {  # refused TEXT FLAG...: exit 3, the message holds TEXT
+  local text=$1 got=0
+  shift
+  "$program" plan $model "$@" >"$out/out" 2>"$out/err" || got=$?
+  [ "$got" = 3 ] || fail "exit $got instead of 3: plan $*"
+  grep -q -- "$text" "$out/err" || fail "no '$text' in: $(cat "$out/err")"
+}
+
+for layout in "--tp 2" "--tp 2 --ep 2" "--tp 2 --ep 2 --moe-a2a-backend mori" \
+  "--tp 4 --dp 2 --enable-dp-attention --ep 4 --moe-a2a-backend deepep" \
+  "--tp 2 --ep 2 --moe-a2a-contract src/signalbox/a2a/testdata/acme.contract"; do
+  # shellcheck disable=SC2086
+  "$program" verify $model --reference $model/reference_logits.safetensors --quiet $layout >"$out/out" ||
+    fail "verify $layout: $(cat "$out/out")"
+done
+
+layout="--tp 2 --ep 2 --moe-a2a-backend mori"
+# shellcheck disable=SC2086
+"$program" plan $model $layout >"$out/plan"
+grep -q 'reduce-scatter h over attn_tp' "$out/plan" || fail "no reduce-scatter after the mixer in the plan"
+# shellcheck disable=SC2086
+"$program" eval $model $layout --quiet --limit 100 >"$out/out"
+grep -qE '^accuracy (1.000|0.99)' "$out/out" || fail "eval $layout: $(cat "$out/out")"
+
+refused 'nearest layout that works' --tp 3 --ep 3
+refused 'largest that works' --tp 2 --ep 2 --moe-a2a-backend mori --chunked-prefill-size 4096 --max-dispatch-tokens-per-rank 1024
+
+if command -v mpirun >/dev/null; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  # shellcheck disable=SC2086
+  mpirun -np 2 --oversubscribe "$program" eval $model $layout --quiet --limit 60 >"$out/out"
+  grep -qE '^accuracy (1.000|0.98)' "$out/out" || fail "eval under mpirun: $(cat "$out/out")"
+fi
+echo "e2e layouts: all hold"
