@@ -160,7 +160,7 @@ Status RunSynth(const Invocation& invocation) {
                              .layers = flags.Int("layers"),
                              .seed = static_cast<uint64_t>(flags.Int("seed")),
                              .headers_only = flags.Switch("headers-only")};
-  const Status status = WriteSynthetic(
+  Status status = WriteSynthetic(
       invocation.positionals[0], invocation.positionals[1], options,
       [&](int64_t done, int64_t total) {
         if (!progress) {

@@ -46,7 +46,7 @@ Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& 
   SB_ASSIGN_OR_RETURN(const Segments segments,
                       template_->Render({.messages = messages.dump(-1, ' ', false, replace),
                                          .extra = thinking ? R"({"enable_thinking": true})"
-                                                            : R"({"enable_thinking": false})"}));
+                                                           : R"({"enable_thinking": false})"}));
   return tokenizer_.Encode(segments);
 }
 
