@@ -42,7 +42,12 @@ grep -q 19 "$answer" || die "The answer should have been 19."
 section "4. 100 word problems the model has not seen"
 show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16
 
-section "5. What the checkpoint holds"
+section "5. The same on two ranks that exchange rows"
+show plan "$model" --tp 2 --ep 2 --moe-a2a-backend mori | sed -n 1,34p
+say "..."
+show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16 --tp 2 --ep 2 --moe-a2a-backend mori
+
+section "6. What the checkpoint holds"
 inventory=$(show inspect "$model")
 head -n 24 <<<"$inventory"
 say "..."
