@@ -87,7 +87,9 @@ DeltaNetFacts ParseDeltaNet(ConfigReader& c) {
 
 MoeFacts ParseMoe(ConfigReader& c, bool renormalise, bool may_share) {
   MoeFacts m;
-  m.experts = c.Positive("num_experts");
+  // transformers 5 renames the key for some families.
+  m.experts =
+      c.Has("num_local_experts") ? c.Positive("num_local_experts") : c.Positive("num_experts");
   m.top_k = c.Positive("num_experts_per_tok");
   m.inner = c.Positive("moe_intermediate_size");
   m.renormalise = renormalise;
