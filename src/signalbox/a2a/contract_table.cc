@@ -492,8 +492,8 @@ std::vector<Contract> MakeTable() {
 }  // namespace
 
 std::span<const Contract> AllContracts() {
-  static const std::vector<Contract> table = MakeTable();
-  return table;
+  static const std::vector<Contract> kTable = MakeTable();
+  return kTable;
 }
 
 std::string_view ModeFlagAlias() {

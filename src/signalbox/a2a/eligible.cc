@@ -105,7 +105,7 @@ Status CheckKernels(const Contract& c, const Request& r) {
           {l.hidden_multiple > 0 && r.hidden % l.hidden_multiple != 0,
            hidden(fmt::format("is not a multiple of {}", l.hidden_multiple)),
            fmt::format("a multiple of {}", l.hidden_multiple)},
-          {l.hidden_bytes_multiple > 0 && bits % (8 * l.hidden_bytes_multiple) != 0,
+          {l.hidden_bytes_multiple > 0 && bits % (int64_t{8} * l.hidden_bytes_multiple) != 0,
            hidden(fmt::format("gives {} rows that are not a multiple of {} bytes",
                               ToString(r.payload), l.hidden_bytes_multiple)),
            fmt::format("a multiple of {} bytes", l.hidden_bytes_multiple)},

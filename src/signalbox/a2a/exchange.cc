@@ -126,7 +126,7 @@ std::vector<int64_t> ZoneBegins(const Contract& contract, const ExchangeShape& s
   std::vector<int64_t> begins(shape.slots);
   for (int e = 0; e < shape.slots; ++e) {
     if (delivered.shape == RowShape::kExpertMajorPadded) {
-      begins[e] = e * shape.ranks * shape.capacity;
+      begins[e] = int64_t{e} * shape.ranks * shape.capacity;
     } else if (e > 0) {
       const int64_t end = begins[e - 1] + delivered.expert_rows[e - 1];
       begins[e] = (end + contract.row_align - 1) / contract.row_align * contract.row_align;

@@ -90,7 +90,9 @@ Result<Expected> Expect(const Contract& contract, const Scenario& scenario, int 
   const Contract executed = Executed(contract);
   Scenario drawn = scenario;
   drawn.seed += static_cast<uint64_t>(round);
-  if (round % 2 == 1) std::ranges::rotate(drawn.tokens, drawn.tokens.begin() + 1);
+  if (round % 2 == 1) {
+    std::rotate(drawn.tokens.begin(), drawn.tokens.begin() + 1, drawn.tokens.end());
+  }
   Expected e;
   e.inputs = DrawInputs(drawn);
   Result<std::vector<Delivered>> delivered = OracleDispatch(executed, scenario.shape, e.inputs);
@@ -229,7 +231,8 @@ std::vector<RankInput> DrawInputs(const Scenario& s) {
       if (s.skew == Skew::kOneExpert) {  // in every token, in one of its lanes
         std::iter_swap(std::ranges::find(slots, last), slots.begin() + random() % s.shape.top_k);
       } else if (s.skew == Skew::kOneRank) {
-        std::ranges::stable_partition(slots, [&](int32_t id) { return id < s.shape.slots; });
+        std::stable_partition(slots.begin(), slots.end(),
+                              [&](int32_t id) { return id < s.shape.slots; });
       }
       const bool all_masked = s.masked && random() % 8 == 0;
       for (int k = 0; k < s.shape.top_k; ++k) {

@@ -89,7 +89,7 @@ class Receiver {
           row.position = row.origin.source * s_.capacity + next[row.origin.source]++;
           break;
         case RowShape::kExpertMajorPadded:
-          row.position = row.expert * s_.ranks * s_.capacity + next[row.expert]++;
+          row.position = int64_t{row.expert} * s_.ranks * s_.capacity + next[row.expert]++;
           break;
         case RowShape::kExpertMajorCompact:
           while (zone < row.expert) end = BeginZone(++zone, end);

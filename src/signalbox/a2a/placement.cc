@@ -119,7 +119,7 @@ int64_t RowStore::AssignPositions(std::vector<Arrival>& arrivals, std::span<cons
     for (const Arrival& a : arrivals) ++rows[a.expert];
     zone_begin_.assign(s_.slots, 0);
     for (int e = 0; e < s_.slots; ++e) {
-      zone_begin_[e] = compact ? AlignUp(end, c_.row_align) : e * s_.ranks * s_.capacity;
+      zone_begin_[e] = compact ? AlignUp(end, c_.row_align) : int64_t{e} * s_.ranks * s_.capacity;
       if (rows[e] > 0) end = zone_begin_[e] + rows[e];
     }
   }

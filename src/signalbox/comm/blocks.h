@@ -18,7 +18,7 @@ namespace signalbox {
 
 // All-reduces up to this size read every member's whole buffer: one wait less than a
 // reduce-scatter and all-gather, which move fewer bytes.
-inline constexpr int64_t kDirectBytes = 16 * 1024;
+inline constexpr int64_t kDirectBytes = 16'384;
 
 // out[i] <- ((terms[0][i] + terms[1][i]) + terms[2][i]) + ...  `out` may be one of the terms.
 void SumAscending(std::span<const float* const> terms, int64_t n, float* out);

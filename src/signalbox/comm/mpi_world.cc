@@ -443,7 +443,7 @@ Status RunMpi(const CommOptions& options, const std::function<Status(Communicato
   auto created = CreateMpiCommunicator(options);
   if (!created.ok()) return created.status();
   std::unique_ptr<Communicator> comm = std::move(created).value();
-  const Status status = CallCatching(fn, *comm);
+  Status status = CallCatching(fn, *comm);
   if (!status.ok()) {
     comm->Abort(status);
     fmt::print(stderr, "rank {}: {}\n", comm->rank().value(), status.ToString());

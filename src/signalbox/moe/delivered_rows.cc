@@ -144,7 +144,7 @@ Status DeliveredRows::ReadDenseLanes() {
   ids_.assign(rows_.size() * shape_.top_k, -1);
   weights_.assign(ids_.size(), 0.f);
   for (size_t i = 0; i < rows_.size(); ++i) {
-    const float* dense = &d.weights[rows_[i] * d.weight_cols + position_ * shape_.slots];
+    const float* dense = &d.weights[rows_[i] * d.weight_cols + int64_t{position_} * shape_.slots];
     int lane = 0;
     for (int e = 0; e < shape_.slots; ++e) {
       if (dense[e] == 0.f) continue;

@@ -143,7 +143,8 @@ Status ExpertExchange::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWei
   if (faults_.id_offset != 0) {
     shifted.assign(experts.begin(), experts.end());
     const int slots = shape().slots;
-    std::ranges::rotate(shifted, shifted.begin() + (faults_.id_offset % slots + slots) % slots);
+    std::rotate(shifted.begin(), shifted.begin() + (faults_.id_offset % slots + slots) % slots,
+                shifted.end());
     experts = shifted;
   }
   SB_RETURN_IF_ERROR(fused() ? RunFused(ops, experts, weigh)

@@ -19,9 +19,9 @@ using ::testing::HasSubstr;
 
 // The reference stops at the first axis over which an addend is whole; we name them all.
 std::string FirstAxisOnly(const std::string& what, const Mesh& mesh) {
-  static const std::regex counted(R"((.*) counted \d+ times: it is replicated over (\w+)\+.*)");
+  static const std::regex kCounted(R"((.*) counted \d+ times: it is replicated over (\w+)\+.*)");
   std::smatch match;
-  if (!std::regex_match(what, match, counted)) return what;
+  if (!std::regex_match(what, match, kCounted)) return what;
   const std::string axis = match[2];
   return match[1].str() + " counted " + std::to_string(mesh.Size(*mesh.Find(axis))) +
          " times: it is replicated over " + axis + " but summed over " + axis;

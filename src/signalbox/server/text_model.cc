@@ -70,7 +70,7 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
                                           .stop_ids = engine_->config().stop_ids}));
     SB_CHECK(id + 1 == static_cast<int64_t>(streams.size())) << id;
   }
-  const auto emit = [&](size_t i, std::string text) {
+  const auto emit = [&](size_t i, const std::string& text) {
     if (text.empty()) return;
     streams[i].result.text += text;
     on_text(i, text);
