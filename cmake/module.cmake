@@ -20,7 +20,7 @@ if(SIGNALBOX_FUZZ)
 endif()
 
 # Modules whose tests run under the thread sanitizer too (ctest label `threads`).
-set(SIGNALBOX_THREADED_MODULES base comm engine)
+set(SIGNALBOX_THREADED_MODULES base comm)
 
 add_custom_target(threaded_tests)
 add_custom_target(fuzzers)
@@ -82,7 +82,7 @@ function(signalbox_module name)
       list(APPEND labels threads)
       add_dependencies(threaded_tests ${name}_test)
     endif()
-    set_tests_properties(${name}_test PROPERTIES LABELS "${labels}" TIMEOUT 600)
+    set_tests_properties(${name}_test PROPERTIES LABELS "${labels}" TIMEOUT 1800)
   endif()
   if(SIGNALBOX_BENCHMARKS AND benchmarks)
     add_executable(${name}_benchmark ${benchmarks})
