@@ -157,7 +157,7 @@ TEST(CheckPlan, JudgesEveryCase) {
   Programs programs;
   std::vector<Case> cases;
   ReadFile(SIGNALBOX_TESTDATA "/programs.case", programs, cases);
-  for (const char* file : {"golden.case", "faults.case", "bugs.case"}) {
+  for (const char* file : {"golden.case", "faults.case", "bugs.case", "rules.case"}) {
     const size_t before = cases.size();
     ReadFile(std::filesystem::path(SIGNALBOX_TESTDATA) / file, programs, cases);
     EXPECT_GT(cases.size(), before) << file;
@@ -219,6 +219,17 @@ TEST(CheckPlan, RefusesWhatIsNotAPlan) {
   context = DenseContext();
   context.program.front().dst = Reg::kRouting;
   EXPECT_THAT(message({}, context), HasSubstr("the model's own program"));
+}
+
+TEST(CheckPlan, RowsOnTheirWayGoWhenTheirRoutingGoes) {
+  EXPECT_THAT(CheckPlan({.steps = ParseSteps({"y = norm[feed-forward] x", "routing = route y",
+                                              "dispatched = dispatch y", "routing = route y",
+                                              "expert_out = run-experts dispatched"},
+                                             Mesh())},
+                        DenseContext())
+                  .status()
+                  .message(),
+              testing::HasSubstr("reads dispatched, which holds nothing yet (step 5"));
 }
 
 // The combined rows belong to one dispatch of one routing, and come back once.

@@ -305,8 +305,10 @@ void Mutate(std::vector<Step>& steps, const ParallelMesh& p) {
     return n == 0 ? AxisSet() : AxisSet::Single(Below(n));
   };
   const auto toggle = [](AxisSet set, AxisSet a) { return (set - a) | (a - set); };
-  switch (Below(14)) {
+  switch (Below(16)) {
     case 0:
+    case 14:
+    case 15:
       steps.erase(steps.begin() + long(i));
       break;
     case 1:
@@ -351,24 +353,36 @@ void Mutate(std::vector<Step>& steps, const ParallelMesh& p) {
   }
 }
 
+// The same model on the same ranks, with another back end, runner or placement, or rows that stay
+// elsewhere: what a plan must not have been made for.
+Choice Elsewhere(Choice c) {
+  const Choice other = RandomChoice();
+  c.back_end = other.back_end;
+  c.permute = Coin();
+  if (Coin()) c.redundant = !c.redundant;
+  if (Coin()) c.exchange = !c.exchange && c.config.dp <= c.config.ep;
+  c.keep = c.exchange && Coin();
+  return c;
+}
+
 RC_GTEST_PROP(Soundness, WhateverTypesComputesWhatOneRankComputes, ()) {
   const Choice c = RandomChoice();
   const ParallelMesh p = *CreateParallelMesh(c.config);
-  const CheckContext context = Builder(c, p).Context();
   const LayerPlan right = Builder(c, p).Plan();
-  const ToyWorld world = WorldOf(c);
   for (int i = 0; i < 40; ++i) {
     LayerPlan plan = right;
-    for (int changes = 1 + Below(3); changes > 0 && !plan.steps.empty(); --changes) {
+    const Choice given = Coin() ? c : Elsewhere(c);
+    CheckContext context = Builder(given, p).Context();
+    if (Coin()) context.rows_out.reset();
+    if (Below(4) == 0 && context.runner) {
+      context.runner->ids = IdSpace(2 + Below(3));
+      context.runner->weights = RunnerWeights(Below(3));
+    }
+    for (int changes = Below(4); changes > 0 && !plan.steps.empty(); --changes) {
       Mutate(plan.steps, p);
     }
-    CheckContext other = context;
-    if (Below(4) == 0 && other.runner) {
-      other.runner->ids = IdSpace(2 + Below(3));
-      other.runner->weights = RunnerWeights(Below(3));
-    }
-    if (!CheckPlan(plan, other).ok()) continue;
-    const double error = Simulate(plan, other, world);
+    if (!CheckPlan(plan, context).ok()) continue;
+    const double error = Simulate(plan, context, WorldOf(given));
     if (!(error < 1e-9)) RC_FAIL(std::to_string(error) + "\n" + PlanToJson(plan, p.mesh));
   }
 }

@@ -13,6 +13,7 @@ namespace signalbox {
 // flat-local: one row per token and rank, local ids, ids masked behind the valid rows.
 // flat-global: the caller's ids unchanged, unwritten memory behind the valid rows.
 // expert-major: one row per (token, expert), weighed by the library.
+// none: no exchange.
 inline Contract ToyContract(std::string_view kind) {
   Contract c{.name = "acme", .shape = RowShape::kFlat, .tail = TailRows::kPoison};
   if (kind == "flat-local") {
@@ -22,6 +23,8 @@ inline Contract ToyContract(std::string_view kind) {
   } else if (kind == "flat-global") {
     c.ids = ReceivedIds::kGlobal;
     c.weights = ReceivedWeights::kRaw;
+  } else if (kind == "none") {
+    c.shape = RowShape::kNone;
   } else {
     SB_CHECK(kind == "expert-major") << kind;
     c.shape = RowShape::kExpertMajorPadded;
