@@ -189,12 +189,15 @@ Contract MoriNative() {
           .payloads = {Payload::kF32, Payload::kBf16, Payload::kFp8, Payload::kFp4},
           .quantiser = Quantiser::kCaller,
           .fault = FaultPolicy::kSpinForever,
-          .limits = {.top_k_max = 9,
+          // Its kernels find the ranks of a token within one wavefront, which must have more lanes
+          // than the token has experts: 64 on the data-centre devices, 32 on others.
+          .limits = {.top_k_max = 63,
                      .hidden_bytes_multiple = 16,  // "vector multiple", width unstated
                      .tokens_default = 4096}};
 }
 
-// A conversion of the native form; its combine weights on the expert's rank.
+// A conversion of the native form; its combine weights on the expert's rank. The conversion keeps
+// the slots of a token in arrays of nine.
 void MoriStandard(Contract& c) {
   c.mode = "standard";
   c.auto_phases = {};
@@ -209,6 +212,7 @@ void MoriStandard(Contract& c) {
   c.rounding_stages = 2;
   c.weights_back = WeightsBack::kNone;
   c.split_phases = false;
+  c.limits.top_k_max = 9;
 }
 
 void Pplx(Contract& c) {

@@ -93,7 +93,7 @@ TEST(ContractText, JsonHasEveryField) {
   EXPECT_EQ(json["name"], "acme");
   EXPECT_EQ(json["shape"], "flat");
   EXPECT_EQ(json["own_routing"], true);
-  EXPECT_EQ(json["top_k_max"], 9);
+  EXPECT_EQ(json["top_k_max"], 63);
   EXPECT_EQ(json["capture_phases"], (std::vector<std::string>{"prefill", "decode", "verify"}));
   VisitFields(acme, [&](std::string_view key, const auto&, Need) {
     EXPECT_TRUE(json.contains(key)) << key;
@@ -107,7 +107,7 @@ TEST(ContractText, DifferencesNameFieldsButNotTheName) {
   other.tail = TailRows::kMaskedIds;
   other.limits.top_k_max = 8;
   EXPECT_THAT(Differences(Acme(), other),
-              ElementsAre("tail: poison | masked_ids", "top_k_max: 9 | 8"));
+              ElementsAre("tail: poison | masked_ids", "top_k_max: 63 | 8"));
 }
 
 TEST(ContractText, ErrorsNameLineKeyAndNearestWord) {
@@ -119,9 +119,9 @@ TEST(ContractText, ErrorsNameLineKeyAndNearestWord) {
                              HasSubstr("did you mean arrival?"), HasSubstr("source_sorted")));
   EXPECT_THAT(ParseError(Replaced(AcmeText(), "decode, verify", "decode, verfy")),
               testing::AllOf(HasSubstr("file:3"), HasSubstr("did you mean verify?")));
-  EXPECT_THAT(ParseError(Replaced(AcmeText(), "top_k_max = 9", "top_k_max = -9")),
+  EXPECT_THAT(ParseError(Replaced(AcmeText(), "top_k_max = 63", "top_k_max = -9")),
               testing::AllOf(HasSubstr("file:30"), HasSubstr("'-9'"), HasSubstr("whole number")));
-  EXPECT_THAT(ParseError(Replaced(AcmeText(), "top_k_max = 9", "top_k_max = 99999999999")),
+  EXPECT_THAT(ParseError(Replaced(AcmeText(), "top_k_max = 63", "top_k_max = 99999999999")),
               HasSubstr("whole number"));
   EXPECT_THAT(ParseError(Replaced(AcmeText(), "own_routing = yes", "own_routing = true")),
               HasSubstr("expected yes or no"));
@@ -229,7 +229,7 @@ struct LimitCase {
 
 TEST(Eligible, EveryLimitRefusesWithItsNumber) {
   const std::vector<LimitCase> cases = {
-      {"top-k", [](Contract&, Request& r) { r.top_k = 10; }, "10 experts per token exceed", true},
+      {"top-k", [](Contract&, Request& r) { r.top_k = 64; }, "64 experts per token exceed", true},
       {"slots", [](Contract&, Request& r) { r.slots = 65; }, "65 expert slots do not divide", true},
       {"slots max", [](Contract& c, Request&) { c.limits.slots_max = 63; },
        "64 expert slots exceed the limit of 63", true},
