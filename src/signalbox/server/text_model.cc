@@ -15,7 +15,7 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& directory,
                                                    const LoadProgress& progress) {
   SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(directory, options, progress));
   const std::filesystem::path dir(directory);
-  SB_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(dir / "tokenizer.json"));
+  SB_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::LoadModel(dir));
   std::unique_ptr<TextModel> model(new TextModel(std::move(engine), std::move(tokenizer)));
   auto chat = ChatTemplate::Load(dir);
   if (chat.ok()) {

@@ -56,12 +56,15 @@ class Bpe::Cache {
   std::array<std::mutex, kLocks> locks_;
 };
 
-Bpe::Bpe(const std::array<TokenId, 256>& byte_tokens, std::span<const BpeMerge> merges)
+Bpe::Bpe(const std::array<TokenId, 256>& byte_tokens, std::span<const BpeMerge> merges,
+         MergeRank rank)
     : byte_tokens_(byte_tokens), merges_(merges.size()), cache_(std::make_unique<Cache>()) {
-  uint32_t rank = 0;
+  uint32_t place = 0;
   for (const BpeMerge& merge : merges) {
+    const auto result = static_cast<uint32_t>(merge.result);
     merges_.Insert({static_cast<uint32_t>(merge.left), static_cast<uint32_t>(merge.right)},
-                   {rank++, static_cast<uint32_t>(merge.result)});
+                   {rank == MergeRank::kPlace ? place : result, result});
+    ++place;
   }
 }
 

@@ -21,17 +21,22 @@
 
 namespace signalbox {
 
-// left right -> result; its rank is its place in the list.
+// left right -> result.
 struct BpeMerge {
   TokenId left;
   TokenId right;
   TokenId result;
 };
 
+// The rank of a merge: its place in the list, or (tiktoken) the id of its result, so that all
+// merges to one token have one rank.
+enum class MergeRank { kPlace, kResult };
+
 class Bpe {
  public:
   // byte_tokens[b] is the token of byte b. Of two merges of one pair the later counts.
-  Bpe(const std::array<TokenId, 256>& byte_tokens, std::span<const BpeMerge> merges);
+  Bpe(const std::array<TokenId, 256>& byte_tokens, std::span<const BpeMerge> merges,
+      MergeRank rank = MergeRank::kPlace);
   ~Bpe();
   Bpe(Bpe&&) noexcept;
   Bpe& operator=(Bpe&&) noexcept;

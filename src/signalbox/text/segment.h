@@ -19,6 +19,7 @@ namespace signalbox {
 struct Segment {
   std::string text;  // UTF-8
   bool trusted = false;
+  bool apart = false;  // a text by itself for the tokenizer: nothing is merged across its borders
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };

@@ -9,8 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "signalbox/base/json_util.h"
+#include "signalbox/base/mapped_file.h"
 #include "signalbox/base/text_util.h"
 #include "signalbox/text/tokenizer_json.h"
+#include "signalbox/text/tokenizer_tiktoken.h"
 #include "signalbox/text/unicode.h"
 
 namespace signalbox {
@@ -32,7 +34,34 @@ Status CheckAddedAreUnreachable(const TokenizerSpec& spec, size_t vocab_size) {
   return OkStatus();
 }
 
+Result<TokenizerSpec> ReadTiktoken(const std::filesystem::path& model_dir) {
+  Result<MappedFile> file = MappedFile::Open(model_dir / "tiktoken.model");
+  if (!file.ok()) return BadCheckpoint(file.status().detail());
+  SB_ASSIGN_OR_RETURN(const nlohmann::json config,
+                      ReadJsonFile(model_dir / "tokenizer_config.json"));
+  const auto bytes = file->bytes();
+  return ParseTiktoken({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, config);
+}
+
 }  // namespace
+
+Result<Tokenizer> Tokenizer::LoadModel(const std::filesystem::path& model_dir) {
+  std::error_code error;
+  if (std::filesystem::exists(model_dir / "tokenizer.json", error)) {
+    return Load(model_dir / "tokenizer.json");
+  }
+  if (!std::filesystem::exists(model_dir / "tiktoken.model", error)) {
+    return BadCheckpoint({.what = "the model has no tokenizer",
+                          .where = model_dir.string(),
+                          .expected = "tokenizer.json or tiktoken.model",
+                          .remedy = "put the file the model was released with there"});
+  }
+  Result<TokenizerSpec> spec = ReadTiktoken(model_dir);
+  if (!spec.ok()) return spec.status().At(model_dir.string());
+  Result<Tokenizer> tokenizer = Build(*std::move(spec));
+  if (!tokenizer.ok()) return tokenizer.status().At((model_dir / "tiktoken.model").string());
+  return tokenizer;
+}
 
 Result<Tokenizer> Tokenizer::Load(const std::filesystem::path& tokenizer_json) {
   SB_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonFile(tokenizer_json));
@@ -51,9 +80,10 @@ Result<Tokenizer> Tokenizer::Build(TokenizerSpec spec) {
   SB_RETURN_IF_ERROR(CheckAddedAreUnreachable(spec, vocab_size));
   SB_ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::Compile(spec.pattern));
 
-  Tokenizer tokenizer(Bpe(spec.byte_tokens, spec.merges), std::move(pretokenizer));
+  Tokenizer tokenizer(Bpe(spec.byte_tokens, spec.merges, spec.merge_rank), std::move(pretokenizer));
   tokenizer.nfc_ = spec.nfc;
   tokenizer.ignore_merges_ = spec.ignore_merges;
+  tokenizer.limits_ = spec.limits;
   tokenizer.bytes_ = std::move(spec.vocab);
   tokenizer.bytes_.resize(vocab_size);
   tokenizer.special_.resize(vocab_size);
@@ -94,8 +124,12 @@ Status Tokenizer::EncodeOrdinary(std::string_view whole, size_t begin, size_t en
   std::string_view text = whole.substr(begin, end - begin);
   std::string storage;
   if (nfc_) text = ToNfc(text, storage);
+  std::vector<std::string_view> parts;
+  CutLongText(text, limits_, parts);
   std::vector<std::string_view> pieces;
-  SB_RETURN_IF_ERROR(pretokenizer_.Split(text, pieces));
+  for (const std::string_view part : parts) {
+    SB_RETURN_IF_ERROR(pretokenizer_.Split(part, pieces));
+  }
   for (const std::string_view piece : pieces) {
     if (ignore_merges_) {
       if (const auto whole = ordinary_ids_.find(piece); whole != ordinary_ids_.end()) {
@@ -121,7 +155,8 @@ Result<std::vector<TokenId>> Tokenizer::EncodeUntrusted(std::string text) const 
 Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const Segment> segments) const {
   std::string text;
   std::vector<AddedTokenMatch> added;
-  size_t unsearched = 0;  // trusted text from here on is yet to be searched
+  std::vector<size_t> borders;  // where one text ends and another begins
+  size_t unsearched = 0;        // trusted text from here on is yet to be searched
   for (const Segment& segment : segments) {
     if (segment.text.empty()) continue;
     if (segment.text.size() > kMaxTextBytes || text.size() > kMaxTextBytes) {
@@ -129,24 +164,37 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::span<const Segment> segments
                               .expected = fmt::format("at most {} bytes", kMaxTextBytes),
                               .remedy = "shorten it"});
     }
-    if (segment.trusted) {
-      AppendUtf8(segment.text, Utf8End::kFinal, text);
-    } else {
+    if (!segment.trusted || segment.apart) {
       FindAdded(text, unsearched, text.size(), added);
-      AppendUtf8(segment.text, Utf8End::kFinal, text);
       unsearched = text.size();
     }
+    if (segment.apart) borders.push_back(text.size());
+    AppendUtf8(segment.text, Utf8End::kFinal, text);
+    if (segment.apart) {
+      borders.push_back(text.size());
+      if (segment.trusted) FindAdded(text, unsearched, text.size(), added);
+    }
+    if (!segment.trusted || segment.apart) unsearched = text.size();
   }
   FindAdded(text, unsearched, text.size(), added);
 
   std::vector<TokenId> ids;
   size_t begin = 0;
+  auto border = borders.begin();
+  const auto encode_until = [&](size_t end) -> Status {
+    for (; border != borders.end() && *border <= end; ++border) {
+      if (*border <= begin) continue;
+      SB_RETURN_IF_ERROR(EncodeOrdinary(text, begin, *border, ids));
+      begin = *border;
+    }
+    return EncodeOrdinary(text, begin, end, ids);
+  };
   for (const AddedTokenMatch& match : added) {
-    SB_RETURN_IF_ERROR(EncodeOrdinary(text, begin, match.begin, ids));
+    SB_RETURN_IF_ERROR(encode_until(match.begin));
     ids.push_back(match.id);
     begin = match.end;
   }
-  SB_RETURN_IF_ERROR(EncodeOrdinary(text, begin, text.size(), ids));
+  SB_RETURN_IF_ERROR(encode_until(text.size()));
   return ids;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tokenizer of a Hugging Face checkpoint: byte-level BPE as tokenizer.json describes it.
+// The tokenizer of a checkpoint: byte-level BPE as tokenizer.json (Hugging Face) or tiktoken.model
+// (Kimi) describes it.
 //
 // Encoding, in this order:
 //   1. bytes that are not UTF-8 become U+FFFD (as Python's errors="replace");
@@ -12,7 +13,7 @@
 //
 // Text of a request never becomes an added token, whatever it spells (segment.h says why).
 //
-//   SB_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(dir / "tokenizer.json"));
+//   SB_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::LoadModel("models/qwen"));
 //   SB_ASSIGN_OR_RETURN(std::vector<TokenId> ids, tokenizer.Encode(rendered_prompt));
 //   std::string text = tokenizer.Decode(ids, SpecialTokens::kSkip);
 #pragma once
@@ -31,6 +32,7 @@
 #include "signalbox/base/ids.h"
 #include "signalbox/base/status.h"
 #include "signalbox/text/bpe.h"
+#include "signalbox/text/long_text.h"
 #include "signalbox/text/pretokenizer.h"
 #include "signalbox/text/segment.h"
 #include "signalbox/text/tokenizer_added.h"
@@ -47,16 +49,18 @@ struct AddedToken {
   bool normalized;
 };
 
-// A tokenizer as data: what a file says, checked (ParseTokenizerJson), and all that Tokenizer
-// needs.
+// A tokenizer as data: what its files say, checked (ParseTokenizerJson, ParseTiktoken), and all
+// that Tokenizer needs.
 struct TokenizerSpec {
   std::vector<std::string> vocab;  // bytes by id; empty where the id is none of the vocabulary
   std::array<TokenId, 256> byte_tokens;  // the token of each single byte
-  std::vector<BpeMerge> merges;          // by rank
-  std::vector<AddedToken> added;         // ids may lie beyond `vocab`
-  std::string pattern;                   // of the pre-tokenizer
+  std::vector<BpeMerge> merges;
+  MergeRank merge_rank = MergeRank::kPlace;
+  std::vector<AddedToken> added;  // ids may lie beyond `vocab`
+  std::string pattern;            // of the pre-tokenizer
   bool nfc = true;
   bool ignore_merges = false;  // a piece that is a token as a whole is not merged
+  LongTextLimits limits;
 };
 
 class Tokenizer {
@@ -64,6 +68,9 @@ class Tokenizer {
   // Longer text is refused by Encode with kInvalidArgument.
   static constexpr size_t kMaxTextBytes = size_t{1} << 26;
 
+  // The tokenizer of a model directory: tokenizer.json, or else tiktoken.model with
+  // tokenizer_config.json. Errors as below.
+  static Result<Tokenizer> LoadModel(const std::filesystem::path& model_dir);
   // kBadCheckpoint, naming the file, where it is missing, damaged or of a kind we do not read.
   static Result<Tokenizer> Load(const std::filesystem::path& tokenizer_json);
   // The ids of `spec` must be in range; kBadCheckpoint for a pattern that does not compile, or an
@@ -73,8 +80,8 @@ class Tokenizer {
   // The token ids of the segments as one text. An added token is taken only where its whole
   // spelling lies in trusted text; all else is cut and merged as if there were no segments. So the
   // result is that of EncodeTrusted(PlainText(segments)), unless a spelling overlaps untrusted
-  // text. Each segment is UTF-8 by itself. kResourceExhausted where the file's pattern takes too
-  // long.
+  // text. Segments that are `apart` part the text into several. Each segment is UTF-8 by itself.
+  // kResourceExhausted where the file's pattern takes too long.
   Result<std::vector<TokenId>> Encode(std::span<const Segment> segments) const;
   // One segment.
   Result<std::vector<TokenId>> EncodeTrusted(std::string text) const;
@@ -112,6 +119,7 @@ class Tokenizer {
   Pretokenizer pretokenizer_;
   bool nfc_ = true;
   bool ignore_merges_ = false;
+  LongTextLimits limits_;
 };
 
 }  // namespace signalbox
