@@ -37,6 +37,10 @@ grep -qE '^accuracy (1.000|0.99)' "$out/out" || fail "eval $layout: $(cat "$out/
 refused 'nearest layout that works' --tp 3 --ep 3
 refused 'largest that works' --tp 2 --ep 2 --moe-a2a-backend mori --chunked-prefill-size 4096 --max-dispatch-tokens-per-rank 1024
 
+"$program" bench a2a --tokens 1,16 --hidden 64 --repeats 2 --format json >"$out/out" ||
+  fail "bench a2a: other bytes moved than the routing asks for: $(cat "$out/out")"
+grep -q '"bytes between"' "$out/out" || fail "bench a2a measured nothing: $(cat "$out/out")"
+
 if command -v mpirun >/dev/null; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   # shellcheck disable=SC2086

@@ -203,6 +203,14 @@ Contract FusedAsExchange(const Contract& fused) {
   return c;
 }
 
+void SetRow(std::span<const float> row, std::span<float> sum) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = 0.f + row[i];
+}
+
+void SetScaledRow(std::span<const float> row, float weight, std::span<float> sum) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = 0.f + weight * row[i];
+}
+
 void AddRow(std::span<const float> row, std::span<float> sum) {
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += row[i];
 }

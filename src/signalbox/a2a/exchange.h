@@ -119,6 +119,9 @@ std::vector<float> WeightsReturned(const Contract& contract, const ExchangeShape
 Contract FusedAsExchange(const Contract& fused);
 
 // The arithmetic of combine, in one place so that every user rounds alike.
+// Set: the bits that Add leaves in a cleared sum, without reading it.
+void SetRow(std::span<const float> row, std::span<float> sum);                      // sum = 0 + row
+void SetScaledRow(std::span<const float> row, float weight, std::span<float> sum);  // 0 + w * row
 void AddRow(std::span<const float> row, std::span<float> sum);                      // sum += row
 void AddScaledRow(std::span<const float> row, float weight, std::span<float> sum);  // += w * row
 void RoundToBf16(std::span<float> values);

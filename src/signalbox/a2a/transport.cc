@@ -29,6 +29,17 @@ uint64_t HashContract(Contract contract) {
   return hash;
 }
 
+// The first `count` values of a buffer that only grows: all of them will be written, so clearing
+// them first would be a pass for nothing.
+std::span<float> Room(std::vector<float>& buffer, int64_t count) {
+  if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(count);
+  return std::span(buffer).first(count);
+}
+
+int64_t Total(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
 // A token, or one of its lanes, that this rank sent: what comes back for it is one row.
 struct Sent {
   int32_t token;
@@ -147,15 +158,16 @@ Result<Dispatched> Transport::Exchange(std::span<const float> x, const Routing& 
     give[r] = send_packets[r] * packet_bytes;
     take[r] = packets_[r] * packet_bytes;
   }
-  const int64_t arriving = std::accumulate(packets_.begin(), packets_.end(), int64_t{0});
-  recv_.resize(arriving * format.words());
-  SB_RETURN_IF_ERROR(comm_.AllToAll(group_, BytesOf(send_), give, WritableBytesOf(recv_), take));
+  const std::span<float> sent = Room(send_, Total(send_packets) * format.words());
+  const std::span<float> received = Room(recv_, Total(packets_) * format.words());
+  SB_RETURN_IF_ERROR(
+      comm_.AllToAll(group_, std::as_bytes(sent), give, std::as_writable_bytes(received), take));
   SB_RETURN_IF_ERROR(Unpack(*call));
 
   awaits_combine_ = true;
   Traffic traffic{.row_bytes = shape_.hidden * int64_t{sizeof(float)},
                   .header_bytes = format.header_words() * int64_t{sizeof(float)}};
-  traffic.rows = std::accumulate(send_packets.begin(), send_packets.end(), int64_t{0});
+  traffic.rows = Total(send_packets);
   traffic.remote_rows = traffic.rows - send_packets[position_];
   return Dispatched(call, call->number, traffic);
 }
@@ -231,8 +243,7 @@ void Transport::Pack(std::span<const float> x, const Routing& own, DispatchCall&
   }
 
   const PacketFormat format(contract_, shape_);
-  send_.resize(std::accumulate(packets.begin(), packets.end(), int64_t{0}) * format.words());
-  float* packet = send_.data();
+  float* packet = Room(send_, Total(packets) * format.words()).data();
   for (const auto& list : call.sent) {
     int32_t last = -1;
     for (const auto [t, lane] : list) {
@@ -329,12 +340,11 @@ void Transport::PackResults(std::span<const float> expert_out, const DispatchCal
   const bool round_sums = shape_.round_bf16 && contract_.rounding_stages > 1 && !by_lane;
   const int64_t width = shape_.hidden;
   std::vector<float> rounded;
-  send_.resize(call.arrivals.size() * width);  // most that it can be
-  float* next = send_.data();
+  float* next = Room(send_, std::ssize(call.arrivals) * width).data();  // most that it can be
   for (size_t i = 0; i < call.arrivals.size();) {
     const Origin& first = call.arrivals[i].origin;
     const std::span<float> sum(next, width);
-    std::ranges::fill(sum, 0.f);
+    bool empty = true;
     do {
       const Arrival& a = call.arrivals[i];
       if (a.position >= 0) {  // else dropped on arrival: counts as zero
@@ -345,20 +355,21 @@ void Transport::PackResults(std::span<const float> expert_out, const DispatchCal
           row = rounded;
         }
         if (weighted) {
-          AddScaledRow(row, a.weight, sum);
+          (empty ? SetScaledRow : AddScaledRow)(row, a.weight, sum);
         } else {
-          AddRow(row, sum);
+          (empty ? SetRow : AddRow)(row, sum);
         }
+        empty = false;
       }
       ++i;
     } while (!by_lane && i < call.arrivals.size() &&
              call.arrivals[i].origin.source == first.source &&
              call.arrivals[i].origin.token == first.token);
+    if (empty) std::ranges::fill(sum, 0.f);
     if (round_sums) RoundToBf16(sum);
     ++rows_to[first.source];
     next += width;
   }
-  send_.resize(next - send_.data());
 }
 
 Result<CombineReport> Transport::Combine(std::span<const float> expert_out,
@@ -387,25 +398,36 @@ Result<CombineReport> Transport::Combine(std::span<const float> expert_out,
     take[r] = static_cast<int64_t>(returned.size() - before) * row_bytes;
     give[r] *= row_bytes;
   }
-  recv_.resize(returned.size() * width);
-  SB_RETURN_IF_ERROR(comm_.AllToAll(group_, BytesOf(send_), give, WritableBytesOf(recv_), take));
+  const std::span<const float> sent = Room(send_, report.traffic.rows * width);
+  const std::span<float> back = Room(recv_, std::ssize(returned) * width);
+  SB_RETURN_IF_ERROR(
+      comm_.AllToAll(group_, std::as_bytes(sent), give, std::as_writable_bytes(back), take));
   call.combined = true;
   awaits_combine_ = false;
 
-  std::ranges::fill(out, 0.f);
-  auto received = [&](size_t i) { return std::span<const float>(recv_).subspan(i * width, width); };
-  auto target = [&](int64_t token) { return out.subspan(token * width, width); };
-  if (by_lane) {
-    std::vector<int64_t> row_of(call.tokens * shape_.top_k, -1);
-    for (size_t i = 0; i < returned.size(); ++i) {
-      row_of[returned[i].token * shape_.top_k + returned[i].lane] = static_cast<int64_t>(i);
+  std::vector<int64_t> row_of(by_lane ? call.tokens * shape_.top_k : 0, -1);
+  for (size_t i = 0; i < returned.size() && by_lane; ++i) {
+    row_of[returned[i].token * shape_.top_k + returned[i].lane] = static_cast<int64_t>(i);
+  }
+  std::vector<bool> started(call.tokens);
+  const auto add = [&](int64_t row, int64_t token, float weight) {
+    const std::span<const float> values = back.subspan(row * width, width);
+    const std::span<float> sum = out.subspan(token * width, width);
+    if (by_lane) {
+      (started[token] ? AddScaledRow : SetScaledRow)(values, weight, sum);
+    } else {
+      (started[token] ? AddRow : SetRow)(values, sum);
     }
-    for (size_t i = 0; i < row_of.size(); ++i) {
-      if (row_of[i] < 0) continue;
-      AddScaledRow(received(row_of[i]), own.weights[i], target(i / shape_.top_k));
-    }
-  } else {
-    for (size_t i = 0; i < returned.size(); ++i) AddRow(received(i), target(returned[i].token));
+    started[token] = true;
+  };
+  for (size_t i = 0; i < row_of.size(); ++i) {
+    if (row_of[i] >= 0) add(row_of[i], static_cast<int64_t>(i) / shape_.top_k, own.weights[i]);
+  }
+  for (size_t i = 0; i < returned.size() && !by_lane; ++i) {
+    add(static_cast<int64_t>(i), returned[i].token, 1.f);
+  }
+  for (int64_t t = 0; t < call.tokens; ++t) {
+    if (!started[t]) std::ranges::fill(out.subspan(t * width, width), 0.f);
   }
   if (shape_.round_bf16) RoundToBf16(out);
   return report;

@@ -70,7 +70,9 @@ class Transport {
                                                    std::vector<RankId> group,
                                                    const ExchangeShape& shape, uint64_t seed = 1);
 
+  // As it is executed: of a fused contract, FusedAsExchange.
   const Contract& contract() const { return contract_; }
+  bool fused() const { return fused_; }
   const ExchangeShape& shape() const { return shape_; }
   // Position of this rank in the group.
   int position() const { return position_; }

@@ -41,6 +41,7 @@ Status RunCommand(const Invocation& invocation) {
   if (name == "inspect") return RunInspect(invocation);
   if (name == "synth") return RunSynth(invocation);
   if (name == "env") return RunEnv(invocation);
+  if (name.starts_with("bench ")) return RunBench(invocation);
   SB_CHECK(name == "version") << name;
   fmt::print("signalbox {}\n", SIGNALBOX_VERSION);
   return OkStatus();

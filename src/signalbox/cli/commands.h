@@ -26,6 +26,7 @@ Status RunBackends(const Invocation& invocation);
 Status RunInspect(const Invocation& invocation);
 Status RunSynth(const Invocation& invocation);
 Status RunEnv(const Invocation& invocation);
+Status RunBench(const Invocation& invocation);
 
 // What the flags say about the engine.
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);

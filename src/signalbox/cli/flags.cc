@@ -104,14 +104,21 @@ std::string CommandList() {
   return text + "\nsignalbox COMMAND --help lists the flags of a command.\n";
 }
 
-Status UnknownCommand(const std::string& name) {
+// `first` and `second` are the first two words; a command may be two ("bench a2a").
+Status UnknownCommand(const std::string& first, const std::string& second) {
   std::vector<std::string_view> names;
-  for (const CommandSpec& c : CommandTable()) names.push_back(c.name);
-  const auto nearest = NearestName(name, names);
+  std::string family;
+  for (const CommandSpec& c : CommandTable()) {
+    names.push_back(c.name);
+    if (c.name.starts_with(first + " ")) family += (family.empty() ? "" : ", ") + c.name;
+  }
+  const std::string given = family.empty() || second.empty() ? first : first + " " + second;
+  const auto nearest = NearestName(given, names);
+  std::string remedy = nearest           ? "did you mean " + std::string(*nearest) + "?"
+                       : !family.empty() ? "there is " + family
+                                         : "see signalbox --help";
   return InvalidArgument(
-      {.what = "unknown command",
-       .found = Quoted(name),
-       .remedy = nearest ? "did you mean " + std::string(*nearest) + "?" : "see signalbox --help"});
+      {.what = "unknown command", .found = Quoted(given), .remedy = std::move(remedy)});
 }
 
 // One command through CLI11. Every option is read as text and checked against the table afterwards.
@@ -206,12 +213,14 @@ Result<Invocation> ParseCommandLine(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help")
     return Invocation{.message = CommandList()};
-  const std::string wanted = name == "--version" ? "version" : name;
+  const std::string one = name == "--version" ? "version" : name;
+  const std::string two = argc > 2 ? one + " " + argv[2] : one;
   for (const CommandSpec& command : CommandTable()) {
-    if (command.name == wanted)
-      return ParseCommand(command, std::vector<std::string>(argv + 2, argv + argc));
+    const int words = command.name == one ? 1 : command.name == two ? 2 : 0;
+    if (words > 0)
+      return ParseCommand(command, std::vector<std::string>(argv + 1 + words, argv + argc));
   }
-  return UnknownCommand(name);
+  return UnknownCommand(one, argc > 2 ? argv[2] : "");
 }
 
 }  // namespace signalbox

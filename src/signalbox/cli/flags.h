@@ -34,7 +34,7 @@ struct FlagSpec {
 };
 
 struct CommandSpec {
-  std::string name;
+  std::string name;  // one word, or two: "bench a2a"
   std::string summary;
   std::vector<std::string> positionals;  // "MODEL"; all required
   std::vector<std::string> flags;        // names out of the table

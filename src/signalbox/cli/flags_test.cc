@@ -31,6 +31,14 @@ TEST(Flags, ValuesDefaultsAndPositionals) {
   EXPECT_EQ(i->flags.Int("max-new-tokens"), 512);
 }
 
+TEST(Flags, ACommandMayBeTwoWords) {
+  auto i = Parse({"bench", "a2a", "--tokens", "3,5"});
+  ASSERT_TRUE(i.ok()) << i.status().ToString();
+  EXPECT_EQ(i->command, "bench a2a");
+  EXPECT_EQ(i->flags.Text("tokens"), "3,5");
+  EXPECT_TRUE(i->positionals.empty());
+}
+
 TEST(Flags, CommandLineBeatsEnvironmentBeatsDefault) {
   setenv("SIGNALBOX_MAX_NEW_TOKENS", "7", 1);
   EXPECT_EQ(Parse({"generate", "m"})->flags.Int("max-new-tokens"), 7);
@@ -44,6 +52,10 @@ TEST(Flags, ErrorsNameTheNearestAndExitWithTwo) {
            {{"generate", "m", "--promt", "x"}, "did you mean --prompt?"},
            {{"generate", "m", "--promt=x"}, "did you mean --prompt?"},
            {{"evla", "m"}, "did you mean eval?"},
+           {{"bench"}, "there is bench a2a"},
+           {{"bench", "--help"}, "there is bench a2a"},
+           {{"bench", "a2"}, "did you mean bench a2a?"},
+           {{"bench", "a2a", "--token", "1"}, "did you mean --tokens?"},
            {{"generate", "m", "--max-new-tokens", "many"}, "a whole number"},
            {{"generate", "m", "--max-new-tokens", "-1"}, "a whole number"},
            {{"generate", "m", "--temperature", "nan"}, "a number"},

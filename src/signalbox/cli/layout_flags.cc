@@ -2,24 +2,22 @@
 #include "signalbox/cli/layout_flags.h"
 
 namespace signalbox {
-namespace {
 
-Status ReadContracts(const FlagValues& flags, LayoutOptions* layout) {
-  const std::string& name = flags.Text("moe-a2a-backend");
+Result<std::array<std::optional<Contract>, 3>> ContractsOf(const FlagValues& flags) {
+  std::array<std::optional<Contract>, 3> contracts;
   if (flags.Has("moe-a2a-contract")) {
     SB_ASSIGN_OR_RETURN(const Contract contract, ContractFromFile(flags.Text("moe-a2a-contract")));
-    layout->contracts.fill(contract);
-    return OkStatus();
+    contracts.fill(contract);
+    return contracts;
   }
-  if (name.empty()) return OkStatus();
+  const std::string& name = flags.Text("moe-a2a-backend");
+  if (name.empty()) return contracts;
   for (CallPhase phase : {CallPhase::kPrefill, CallPhase::kDecode, CallPhase::kVerify}) {
-    SB_ASSIGN_OR_RETURN(layout->contracts[static_cast<size_t>(phase)],
+    SB_ASSIGN_OR_RETURN(contracts[static_cast<size_t>(phase)],
                         FindContract(name, flags.Text("moe-a2a-mode"), phase));
   }
-  return OkStatus();
+  return contracts;
 }
-
-}  // namespace
 
 Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags) {
   LayoutOptions layout;
@@ -33,7 +31,7 @@ Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags) {
          .where = "--dp " + flags.Text("dp"),
          .remedy = "add --enable-dp-attention: attention is replicated inside the --tp ranks"});
   }
-  SB_RETURN_IF_ERROR(ReadContracts(flags, &layout));
+  SB_ASSIGN_OR_RETURN(layout.contracts, ContractsOf(flags));
   layout.shared = *ParseEnum<SharedChoice>(flags.Text("shared-experts"));
   layout.limits = {.chunked_prefill_size = flags.Int("chunked-prefill-size"),
                    .max_running_requests = flags.Int("max-running-requests"),

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Benchmarks: what `bench KIND` measures, each a function from flags to a table that is printed as
+// text or JSON. A new one is a row of the table in bench.cc and a command "bench KIND" in the flag
+// table.
+//
+//   SB_ASSIGN_OR_RETURN(BenchTable table, BenchA2a(flags));
+//   fmt::print("{}", BenchToText(table));   // and table.verdict decides the exit code
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "signalbox/base/status.h"
+#include "signalbox/cli/flags.h"
+
+namespace signalbox {
+
+// Nothing where a row has no such value.
+using BenchCell = std::variant<std::monostate, int64_t, double, std::string>;
+
+struct BenchTable {
+  std::string title;                 // what was measured, on one line
+  std::vector<std::string> columns;  // "dispatch us": the unit is part of the name
+  std::vector<std::vector<BenchCell>> rows;
+  std::vector<std::string> notes;  // what a reader has to know about the columns
+  Status verdict;                  // an error when what was measured cannot be right
+};
+
+std::string BenchToText(const BenchTable& table);
+// {"title": ..., "rows": [{"dispatch us": ...}]}; columns without a value are left out.
+std::string BenchToJson(const BenchTable& table);
+
+// Dispatch and combine of contracts over thread ranks, beside a copy of the same bytes. The verdict
+// is Internal when the bytes that crossed between ranks are not those of the dedup formula.
+Result<BenchTable> BenchA2a(const FlagValues& flags);
+
+}  // namespace signalbox
