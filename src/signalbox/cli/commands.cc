@@ -13,6 +13,7 @@
 #include "signalbox/base/text_util.h"
 #include "signalbox/cli/layout_flags.h"
 #include "signalbox/comm/communicator.h"
+#include "signalbox/engine/verify.h"
 
 namespace signalbox {
 namespace {
@@ -26,6 +27,19 @@ int64_t WeightBytes(const std::string& directory) {
       bytes += static_cast<int64_t>(entry.file_size(error));
   }
   return bytes;
+}
+
+// A layout of one rank has nothing to be compared with.
+Status CheckAtStart(Engine& engine, const std::string& directory, bool quiet) {
+  if (engine.planned().layout.mesh().ranks() == 1) return OkStatus();
+  const auto start = std::chrono::steady_clock::now();
+  SB_ASSIGN_OR_RETURN(const VerifyReport report, StartupCheck(engine, directory));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (!quiet) {
+    fmt::print(stderr, "start-up check: {} layers as on one rank, largest error {:.1e}, {:.2f} s\n",
+               report.layers.size(), report.worst, took.count());
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -56,6 +70,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.budget.sequences = parallel;
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
+  if (flags.Has("inject")) options.fault = ParseEnum<Fault>(flags.Text("inject"));
   return options;
 }
 
@@ -85,6 +100,8 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
                HumanBytes(engine.runner().weights().bytes), engine.runner().ops().name(),
                took.count());
   }
+  if (model.ok() && !invocation.flags.Switch("no-startup-check"))
+    SB_RETURN_IF_ERROR(CheckAtStart((*model)->engine(), directory, quiet));
   return model;
 }
 

@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/cli/flags.h"
+#include "signalbox/plan/faults.h"
 
 namespace signalbox {
+namespace {
+
+std::vector<std::string> FaultNames() {
+  return {std::begin(EnumText<Fault>::kNames), std::end(EnumText<Fault>::kNames)};
+}
+
+}  // namespace
 
 std::span<const FlagSpec> FlagTable() {
   using K = FlagKind;
@@ -17,7 +25,13 @@ std::span<const FlagSpec> FlagTable() {
       {"limit", K::kInt, "0", "problems to ask at most; 0 is all"},
       {"parallel", K::kInt, "16", "requests at a time"},
       {"reference", K::kText, "", "safetensors file with ids.N and logits.N"},
-      {"tolerance", K::kNumber, "1e-4", "largest relative Frobenius error that passes"},
+      {"tolerance", K::kNumber, "0",
+       "largest relative Frobenius error that passes; 0 is 1e-4 for a reference, 1e-5 for a "
+       "layout"},
+      {"tokens", K::kInt, "64", "canary tokens of the prompts together"},
+      {"inject", K::kText, "", "a mistake to make on purpose, past the checker", FaultNames()},
+      {"no-startup-check", K::kSwitch, "",
+       "do not compare the first layers of the layout with one rank before the first token"},
       {"chunked-prefill-size", K::kInt, "512", "prompt tokens in one step at most"},
       {"max-total-tokens", K::kInt, "0",
        "tokens that the KV cache holds; 0 follows the model's context"},
@@ -97,27 +111,28 @@ std::span<const CommandSpec> CommandTable() {
        {"MODEL"},
        WithLayout({"prompt", "chat", "system", "no-thinking", "max-new-tokens", "temperature",
                    "seed", "device", "threads", "delta-rule", "chunked-prefill-size",
-                   "max-total-tokens", "quiet"})},
+                   "max-total-tokens", "inject", "no-startup-check", "quiet"})},
       {"chat",
        "talk to the model in the terminal",
        {"MODEL"},
        WithLayout({"system", "no-thinking", "max-new-tokens", "temperature", "seed", "device",
-                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "quiet"})},
+                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "inject",
+                   "no-startup-check", "quiet"})},
       {"eval",
        "ask every problem of a file and count right answers",
        {"MODEL"},
        WithLayout({"data", "limit", "parallel", "no-thinking", "max-new-tokens", "device",
-                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "format",
-                   "quiet"})},
+                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "inject",
+                   "no-startup-check", "format", "quiet"})},
       {"plan",
        "derive and prove the layout, without weights",
        {"MODEL"},
        WithLayout({"chunked-prefill-size", "format"})},
       {"verify",
-       "compare with a reference, value by value",
+       "compare a layout with one rank, or logits with a reference",
        {"MODEL"},
-       WithLayout({"reference", "tolerance", "chunked-prefill-size", "device", "threads",
-                   "delta-rule", "format", "quiet"})},
+       WithLayout({"reference", "tolerance", "tokens", "inject", "chunked-prefill-size", "device",
+                   "threads", "delta-rule", "format", "quiet"})},
       {"inspect", "what is in a checkpoint and what it is used for", {"MODEL"}, {"all", "format"}},
       {"backends", "contracts and expert runners", {}, {"format"}},
       {"synth",

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// verify: compares what the engine computes with a reference, value by value.
+// verify: compares a layout with one rank, layer by layer, or logits with a reference.
+#include "signalbox/engine/verify.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <nlohmann/json.hpp>
 
 #include "signalbox/base/progress.h"
 #include "signalbox/cli/commands.h"
+#include "signalbox/cli/layout_flags.h"
+#include "signalbox/comm/communicator.h"
 #include "signalbox/engine/reference.h"
 
 namespace signalbox {
@@ -16,21 +21,25 @@ namespace {
 
 using Json = nlohmann::json;
 
-}  // namespace
+constexpr double kReferenceTolerance = 1e-4;
+constexpr double kLayoutTolerance = 1e-5;
 
-Status RunVerify(const Invocation& invocation) {
+double ToleranceOf(const FlagValues& flags, double usual) {
+  const double asked = flags.Number("tolerance");
+  return asked == 0 ? usual : asked;
+}
+
+// JSON has no number for it.
+Json NumberOrNull(double error) {
+  return std::isnan(error) ? Json(nullptr) : Json(error);
+}
+
+Status CompareWithReference(const Invocation& invocation, Engine& engine) {
   const FlagValues& flags = invocation.flags;
-  if (!flags.Has("reference")) {
-    return InvalidArgument({.what = "nothing to compare with",
-                            .where = "verify",
-                            .remedy = "give --reference FILE.safetensors with ids.N and logits.N"});
-  }
-  SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(flags, 1));
-  SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(invocation.positionals[0], options));
   SB_ASSIGN_OR_RETURN(const auto sequences,
-                      ReadReference(flags.Text("reference"), engine->config().facts.vocab));
+                      ReadReference(flags.Text("reference"), engine.config().facts.vocab));
   const int64_t chunk = std::max<int64_t>(flags.Int("chunked-prefill-size"), 1);
-  const double tolerance = flags.Number("tolerance");
+  const double tolerance = ToleranceOf(flags, kReferenceTolerance);
   const bool json = flags.Text("format") == "json";
   Json report = Json::array();
   double worst = 0;
@@ -38,7 +47,7 @@ Status RunVerify(const Invocation& invocation) {
                      .total = static_cast<int64_t>(sequences.size()),
                      .quiet = flags.Switch("quiet")});
   for (size_t n = 0; n < sequences.size(); ++n) {
-    SB_ASSIGN_OR_RETURN(const auto logits, AllLogits(*engine, sequences[n].ids, chunk));
+    SB_ASSIGN_OR_RETURN(const auto logits, AllLogits(engine, sequences[n].ids, chunk));
     const double error = RelativeError(logits, sequences[n].logits);
     if (!(error <= worst)) worst = error;
     report.push_back({{"sequence", n}, {"tokens", sequences[n].ids.size()}, {"error", error}});
@@ -60,6 +69,103 @@ Status RunVerify(const Invocation& invocation) {
                          .where = flags.Text("reference"),
                          .found = fmt::format("relative error {:.2e}", worst),
                          .expected = fmt::format("at most {:.0e}", tolerance)});
+}
+
+// A table with a column for every addend that the model has.
+void PrintLayers(const VerifyReport& report) {
+  std::vector<std::string> columns;
+  size_t kind_width = 4;
+  for (const LayerReport& layer : report.layers) {
+    kind_width = std::max(kind_width, layer.kind.size());
+    for (const AddendError& a : layer.addends) {
+      if (std::find(columns.begin(), columns.end(), a.addend) == columns.end())
+        columns.push_back(a.addend);
+    }
+  }
+  // The output stands last, also where layers of several kinds meet.
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const std::string& c) { return c != "output"; });
+  fmt::print("layer  {:<{}}", "kind", kind_width);
+  for (const std::string& c : columns) fmt::print("  {:>{}}", c, std::max<size_t>(c.size(), 8));
+  fmt::print("\n");
+  for (const LayerReport& layer : report.layers) {
+    fmt::print("{:>5}  {:<{}}", layer.layer, layer.kind, kind_width);
+    for (const std::string& c : columns) {
+      const auto a = std::find_if(layer.addends.begin(), layer.addends.end(),
+                                  [&](const AddendError& e) { return e.addend == c; });
+      const std::string error = a == layer.addends.end() ? "" : fmt::format("{:.1e}", a->error);
+      fmt::print("  {:>{}}", error, std::max<size_t>(c.size(), 8));
+    }
+    fmt::print("\n");
+  }
+  fmt::print("logits {:.1e}\n", report.logits);
+}
+
+Json ToJson(const VerifyReport& report, double tolerance) {
+  Json layers = Json::array();
+  for (const LayerReport& layer : report.layers) {
+    Json errors = Json::object();
+    for (const AddendError& a : layer.addends) errors[a.addend] = NumberOrNull(a.error);
+    layers.push_back({{"layer", layer.layer}, {"kind", layer.kind}, {"errors", errors}});
+  }
+  Json json{{"layers", layers},
+            {"logits", NumberOrNull(report.logits)},
+            {"maximum", NumberOrNull(report.worst)},
+            {"tolerance", tolerance}};
+  if (report.first) {
+    const FoundError& f = *report.first;
+    json["first"] = {{"layer", f.layer},   {"kind", f.kind},
+                     {"addend", f.addend}, {"error", NumberOrNull(f.error)},
+                     {"rank", f.rank},     {"step", f.step}};
+  }
+  return json;
+}
+
+Status CompareWithOneRank(const Invocation& invocation, const EngineOptions& options,
+                          Engine& engine) {
+  const FlagValues& flags = invocation.flags;
+  EngineOptions alone = options;
+  alone.layout = {};
+  alone.fault.reset();
+  alone.processes = nullptr;
+  SB_ASSIGN_OR_RETURN(const auto one, Engine::Load(invocation.positionals[0], alone));
+  const VerifyOptions verify{
+      .tokens = flags.Int("tokens"), .tolerance = ToleranceOf(flags, kLayoutTolerance), .seed = 1};
+  SB_ASSIGN_OR_RETURN(const VerifyReport report, VerifyLayout(engine, *one, verify));
+  if (flags.Text("format") == "json") {
+    fmt::print("{}\n", ToJson(report, verify.tolerance).dump());
+  } else {
+    PrintLayers(report);
+    fmt::print("maximum {:.2e}, tolerance {:.0e}\n", report.worst, verify.tolerance);
+  }
+  return StatusOf(report, verify.tolerance);
+}
+
+// What was broken, and what the checker would have said.
+Status AnnounceFault(const Invocation& invocation, Fault fault) {
+  SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(invocation.flags));
+  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
+  SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
+  SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
+  SB_ASSIGN_OR_RETURN(const FaultyLayout faulty, InjectFault(planned.layout, fault));
+  const Status refusal = CheckFaulty(faulty);
+  fmt::print(stderr, "injected {}: {}\nthe checker: {}\n", ToString(fault), faulty.change,
+             refusal.ok() ? "accepts it" : refusal.message());
+  return OkStatus();
+}
+
+}  // namespace
+
+Status RunVerify(const Invocation& invocation) {
+  const FlagValues& flags = invocation.flags;
+  SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(flags, kCanarySequences));
+  options.processes = invocation.processes;
+  const bool leads = options.processes == nullptr || options.processes->rank() == RankId(0);
+  if (options.fault && leads) SB_RETURN_IF_ERROR(AnnounceFault(invocation, *options.fault));
+  SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(invocation.positionals[0], options));
+  if (!engine->leads()) return engine->Follow();
+  return flags.Has("reference") ? CompareWithReference(invocation, *engine)
+                                : CompareWithOneRank(invocation, options, *engine);
 }
 
 }  // namespace signalbox

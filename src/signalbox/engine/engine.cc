@@ -46,6 +46,10 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(config)));
   SB_ASSIGN_OR_RETURN(engine->planned_,
                       PlanModel(engine->checkpoint_, engine->config_.facts, options.layout));
+  if (options.fault) {
+    SB_ASSIGN_OR_RETURN(FaultyLayout faulty, InjectFault(engine->planned_.layout, *options.fault));
+    if (faulty.in_steps) engine->planned_.layout = std::move(faulty.declared);
+  }
   SB_RETURN_IF_ERROR(engine->Start(options, progress));
   return engine;
 }
@@ -57,12 +61,16 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .model = &planned_.model,
                   .layout = &planned_.layout,
                   .budget = options.budget,
-                  .chunked_delta = options.chunked_delta};
+                  .chunked_delta = options.chunked_delta,
+                  .row_faults = {.read_poison = options.fault == Fault::kPoisonRow,
+                                 .id_offset = options.fault == Fault::kIdsOffByOne ? 1 : 0,
+                                 .weigh_twice = options.fault == Fault::kWeightsTwice}};
   if (setup.budget.sequences == 0) setup.budget.sequences = 4;
   if (setup.budget.tokens == 0) {
     setup.budget.tokens =
         std::min<int64_t>(setup.budget.sequences * config_.facts.max_position, 16384);
   }
+  budget_ = setup.budget;
   if (options.processes != nullptr && options.processes->size() != ranks) {
     return InvalidArgument(
         {.what = "as many processes as ranks are needed",

@@ -21,6 +21,7 @@
 #include "signalbox/engine/rank_team.h"
 #include "signalbox/model/config.h"
 #include "signalbox/model/layout_facts.h"
+#include "signalbox/plan/faults.h"
 #include "signalbox/plan/planner.h"
 #include "signalbox/tensor/checkpoint.h"
 
@@ -53,6 +54,8 @@ struct EngineOptions {
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
   LayoutOptions layout;
+  // A mistake to make on purpose, past the checker.
+  std::optional<Fault> fault;
   // Ranks are processes of this world instead of threads; it outlives the engine.
   Communicator* processes = nullptr;
 };
@@ -71,11 +74,17 @@ class Engine {
   Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps) {
     return Execute({.kind = StepCommand::Kind::kDraft, .drafts = steps});
   }
+  // Any command of a step, with what Run() and RunDraft() do not ask for.
+  Result<StepOutput> Execute(const StepCommand& command) {
+    return team_ == nullptr ? alone_->Execute(command) : team_->Execute(command);
+  }
   bool has_draft() const { return ranks_.front()->has_draft(); }
 
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const PlannedModel& planned() const { return planned_; }
+  // Of an attention group.
+  const CacheBudget& budget() const { return budget_; }
   // The ranks in this process, in order.
   const std::vector<RankRunner*>& ranks() const { return ranks_; }
   RankRunner& runner() { return *ranks_.front(); }
@@ -83,14 +92,12 @@ class Engine {
  private:
   Engine(Checkpoint checkpoint, ModelConfig config)
       : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
-  Result<StepOutput> Execute(const StepCommand& command) {
-    return team_ == nullptr ? alone_->Execute(command) : team_->Execute(command);
-  }
   Status Start(const EngineOptions& options, const LoadProgress& progress);
 
   Checkpoint checkpoint_;
   ModelConfig config_;
   PlannedModel planned_;
+  CacheBudget budget_;
   std::unique_ptr<RankRunner> alone_;  // one rank that exchanges nothing needs no team
   std::vector<RankRunner*> ranks_;
   std::unique_ptr<RankTeam> team_;

@@ -39,11 +39,12 @@ Status LayerExecutor::Run(const LayerPlan& plan, const LayerRun& run, float* x) 
     std::copy_n(x, residual.floats(), input_.data);
   }
   const int64_t rows_in = residual.count();
+  if (addends_ != nullptr) residual.addends = {CopyOf(addend::kResidual, residual, x)};
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
     if (world_.comm != nullptr)
       world_.comm->set_step(run.layer * int64_t{kMaxSteps} + static_cast<int64_t>(i));
-    const Status status = Execute(step, run);
+    const Status status = addends_ == nullptr ? Execute(step, run) : ExecuteWithAddends(step, run);
     if (!status.ok()) {
       return status.At("layer " + std::to_string(run.layer) + ", step " +
                        step.ToString(*world_.mesh));
@@ -62,6 +63,8 @@ Status LayerExecutor::Run(const LayerPlan& plan, const LayerRun& run, float* x) 
   SB_CHECK(result.count() == rows_in)
       << "a layer leaves other rows than it takes: " << result.count();
   if (result.data != x) std::copy_n(result.data, result.floats(), x);
+  for (const Addend& a : result.addends)
+    addends_->push_back({a.name, {a.data, a.data + result.floats()}});
   return OkStatus();
 }
 
@@ -171,6 +174,11 @@ void LayerExecutor::Experts(const Step& step, const LayerRun& run) {
   int32_t* local = context_.scratch.TakeInts(routing.floats());  // [rows, lanes]
   for (int64_t i = 0; i < routing.floats(); ++i)
     local[i] = LocalSlot(routing.ids[i], routing.space, position, run);
+  if (const int offset = world_.faults.id_offset; offset != 0) {
+    const auto slots = static_cast<int32_t>(run.weights->experts.size());
+    for (int64_t i = 0; i < routing.floats(); ++i)
+      if (local[i] >= 0) local[i] = (local[i] + offset) % slots;
+  }
   Register& dst = MakeLike(step.dst, src, context_.hidden);
   RunFlatExperts(context_.ops, context_.scratch, run.weights->experts,
                  {.x = y,

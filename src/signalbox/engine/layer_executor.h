@@ -5,6 +5,9 @@
 // which order, over which axes, is the plan's business. It checks nothing: that is the checker's,
 // before the first token.
 //
+// On request it carries the addends of the layer's output along: every step that is linear is done
+// to each of them as well, so that at the exit one can see which of them is not what it should be.
+//
 //   LayerExecutor executor(ctx, world, &observer);
 //   SB_RETURN_IF_ERROR(executor.Run(plan, layer, x));   // x: this rank's rows of the residual
 //   stream
@@ -46,7 +49,14 @@ struct RankWorld {
   RankId rank;
   Communicator* comm = nullptr;  // null on one rank
   const RowLayout* rows = nullptr;
-  AxisSet rows_in;  // axes that shard the residual rows of a layer's input
+  AxisSet rows_in;   // axes that shard the residual rows of a layer's input
+  RowFaults faults;  // deliberate mistakes of the fault gallery
+};
+
+// What one addend contributes to a layer's output, in the rows that this rank holds.
+struct ExitAddend {
+  std::string_view name;    // one of addend::
+  std::vector<float> rows;  // [rows, hidden]
 };
 
 // What a step left in its destination.
@@ -63,14 +73,20 @@ using StepObserver = std::function<void(const StepTrace&)>;
 
 class LayerExecutor {
  public:
+  // `addends`: appends those of the output of every layer that is run. Collective: all ranks ask
+  // for them or none.
   LayerExecutor(const MathContext& context, const RankWorld& world,
-                const StepObserver* observer = nullptr)
-      : context_(context), world_(world), observer_(observer) {}
+                const StepObserver* observer = nullptr, std::vector<ExitAddend>* addends = nullptr)
+      : context_(context), world_(world), observer_(observer), addends_(addends) {}
 
   // x [rows, hidden]: the layer's input on entry, its output on return, both over world.rows_in.
   Status Run(const LayerPlan& plan, const LayerRun& run, float* x);
 
  private:
+  struct Addend {
+    std::string_view name;
+    float* data;  // like the register's
+  };
   struct Register {
     float* data = nullptr;  // [rows.size(), width]
     int64_t width = 0;
@@ -78,6 +94,7 @@ class LayerExecutor {
     std::vector<int64_t> rows;       // numbers of the rows held
     int32_t* ids = nullptr;          // kRouting: [rows.size(), width]
     IdSpace space = IdSpace::kNone;  // of `ids`
+    std::vector<Addend> addends;     // that sum to `data`, where they are carried
     int64_t count() const { return static_cast<int64_t>(rows.size()); }
     int64_t floats() const { return count() * width; }
   };
@@ -88,6 +105,11 @@ class LayerExecutor {
   Register& MakeLike(Reg reg, const Register& like, int64_t width);
 
   Status Execute(const Step& step, const LayerRun& run);
+  Status ExecuteWithAddends(const Step& step, const LayerRun& run);
+  Result<std::vector<Addend>> CarryAddends(const Step& step, const Register& src,
+                                           const LayerRun& run);
+  void MergeAddends(const Register& src, Register* dst);
+  Addend CopyOf(std::string_view name, const Register& reg, const float* data);
   Status ModelStep(const Step& step, const LayerRun& run);
   Status LayoutStep(const Step& step, const LayerRun& run);
   void Mixer(const Step& step, const LayerRun& run);
@@ -106,6 +128,7 @@ class LayerExecutor {
   MathContext context_;
   RankWorld world_;
   const StepObserver* observer_;
+  std::vector<ExitAddend>* addends_;
   Register registers_[static_cast<size_t>(Reg::kCount)];
   Register input_;  // of the layer, where a step reads it again
 };

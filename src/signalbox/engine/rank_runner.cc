@@ -142,7 +142,13 @@ MathContext RankRunner::Context() {
 }
 
 Result<StepOutput> RankRunner::Execute(const StepCommand& command) {
-  return command.kind == StepCommand::Kind::kDraft ? RunDraft(command.drafts) : Run(command.batch);
+  tracing_ = command.trace;
+  layer_limit_ = command.layers;
+  trace_.clear();
+  Result<StepOutput> output =
+      command.kind == StepCommand::Kind::kDraft ? RunDraft(command.drafts) : Run(command.batch);
+  if (tracing_ && output.ok()) SB_RETURN_IF_ERROR(CollectTrace(&output->trace));
+  return output;
 }
 
 // New sequences go to the part with the fewest, on every rank alike.
@@ -208,8 +214,10 @@ RankRunner::Flat RankRunner::Flatten(const std::vector<Span>& spans) {
                       .multiple = layout_.row_multiple,
                       .equal = layout_.equal_rows},
             .phase = Phase::kDecode};
+  int64_t place = 0;
   for (const Span& s : spans) {
     const int64_t count = static_cast<int64_t>(s.tokens.size());
+    place += count;
     if (count > 1) flat.phase = Phase::kPrefill;
     const int part = PartOf(s.sequence);
     flat.parts.tokens[static_cast<size_t>(part)] += count;
@@ -219,6 +227,7 @@ RankRunner::Flat RankRunner::Flatten(const std::vector<Span>& spans) {
     for (int64_t i = 0; i < count; ++i) {
       flat.ids.push_back(s.tokens[static_cast<size_t>(i)]);
       flat.positions.push_back(static_cast<int32_t>(s.past + i));
+      flat.places.push_back(place - count + i);
     }
     SequenceCache& cache = sequences_.at(s.sequence);
     flat.caches.push_back(&cache);
@@ -255,10 +264,62 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
     }
     run.delta = {.conv = conv, .recurrent = recurrent};
   }
-  const RankWorld world{
-      .mesh = &mesh(), .rank = rank_, .comm = comm_, .rows = &rows, .rows_in = layout_.rows_in};
-  LayerExecutor executor(Context(), world, &observer_);
-  return executor.Run(phase->plan, run, x);
+  const RankWorld world{.mesh = &mesh(),
+                        .rank = rank_,
+                        .comm = comm_,
+                        .rows = &rows,
+                        .rows_in = layout_.rows_in,
+                        .faults = setup_.row_faults};
+  std::vector<ExitAddend> addends;
+  LayerExecutor executor(Context(), world, &observer_, tracing_ ? &addends : nullptr);
+  SB_RETURN_IF_ERROR(executor.Run(phase->plan, run, x));
+  if (tracing_) Record(layer, flat, rows, x, std::move(addends));
+  return OkStatus();
+}
+
+// What this rank holds of the layer's output, in places of the batch.
+void RankRunner::Record(size_t layer, const Flat& flat, const RowLayout& rows, const float* x,
+                        std::vector<ExitAddend> addends) {
+  const std::vector<int64_t> held = rows.RowsOf(rank_, layout_.rows_in);
+  std::vector<int64_t> tokens;
+  for (int64_t row : held) {
+    if (!rows.IsPadding(row))
+      tokens.push_back(flat.places[static_cast<size_t>(row - rows.first())]);
+  }
+  // Padding rows come last.
+  const size_t floats = tokens.size() * static_cast<size_t>(facts_.hidden);
+  addends.push_back({.name = {}, .rows = {x, x + floats}});
+  for (ExitAddend& a : addends) {
+    a.rows.resize(floats);
+    trace_.push_back({.rank = rank_.value(),
+                      .layer = static_cast<int32_t>(layer),
+                      .addend = std::string(a.name),
+                      .tokens = tokens,
+                      .data = std::move(a.rows)});
+  }
+}
+
+// On rank 0 those of all ranks.
+Status RankRunner::CollectTrace(std::vector<AddendTrace>* trace) {
+  *trace = std::move(trace_);
+  if (comm_ == nullptr) return OkStatus();
+  const std::vector<RankId> all = mesh().Group(rank_, mesh().all());
+  const std::vector<std::byte> bytes =
+      rank_ == RankId(0) ? std::vector<std::byte>() : EncodeTrace(*trace);
+  std::vector<int64_t> send(all.size(), 0);
+  send[0] = static_cast<int64_t>(bytes.size());
+  std::vector<std::byte> received;
+  std::vector<int64_t> sizes;
+  SB_RETURN_IF_ERROR(comm_->AllToAllLearn(all, bytes, send, received, sizes));
+  std::span<const std::byte> left = received;
+  for (int64_t size : sizes) {
+    if (size == 0) continue;
+    SB_ASSIGN_OR_RETURN(std::vector<AddendTrace> theirs,
+                        DecodeTrace(left.first(static_cast<size_t>(size))));
+    left = left.subspan(static_cast<size_t>(size));
+    std::move(theirs.begin(), theirs.end(), std::back_inserter(*trace));
+  }
+  return OkStatus();
 }
 
 void RankRunner::Logits(const float* normed, int64_t rows, std::vector<float>* out) {
@@ -311,8 +372,10 @@ Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
   float* x = scratch_.Take(rows * hidden);  // [rows, hidden], padding last
   ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, x);
   std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
-  for (size_t l = 0; l < facts_.layers.size(); ++l)
-    SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, x));
+  const size_t layers = layer_limit_ == 0
+                            ? facts_.layers.size()
+                            : std::min(static_cast<size_t>(layer_limit_), facts_.layers.size());
+  for (size_t l = 0; l < layers; ++l) SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, x));
 
   std::vector<int64_t> wanted;      // own rows that logits are asked for
   std::vector<Piece> logit_pieces;  // of all parts

@@ -80,7 +80,8 @@ class RankRunner final : public Rank {
     std::vector<SequenceSpan> spans;
     std::vector<SequenceCache*> caches;
     std::vector<const int32_t*> block_tables;
-    BatchParts parts;  // tokens of all parts
+    std::vector<int64_t> places;  // in the batch
+    BatchParts parts;             // tokens of all parts
     Phase phase = Phase::kPrefill;
   };
 
@@ -95,6 +96,9 @@ class RankRunner final : public Rank {
   Flat Flatten(const std::vector<Span>& spans);
   MathContext Context();
   Status RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, float* x);
+  void Record(size_t layer, const Flat& flat, const RowLayout& rows, const float* x,
+              std::vector<ExitAddend> addends);
+  Status CollectTrace(std::vector<AddendTrace>* trace);
   void Logits(const float* normed, int64_t rows, std::vector<float>* out);
   // rows: this part's rows of `pieces` on entry; on rank 0 those of all parts on return, in order
   // of the pieces.
@@ -122,6 +126,9 @@ class RankRunner final : public Rank {
   std::unordered_map<int64_t, SequenceCache> sequences_;                 // of this part
   std::unordered_map<int64_t, int> part_of_;  // all sequences, the same on every rank
   std::vector<int64_t> part_load_;            // sequences of each part
+  bool tracing_ = false;                      // the command at hand
+  int64_t layer_limit_ = 0;
+  std::vector<AddendTrace> trace_;
 };
 
 }  // namespace signalbox

@@ -80,7 +80,7 @@ double RelativeError(std::span<const float> got, std::span<const float> want) {
     difference += d * d;
     size += static_cast<double>(want[i]) * want[i];
   }
-  return std::sqrt(difference / size);
+  return difference == 0 ? 0 : std::sqrt(difference / size);
 }
 
 }  // namespace signalbox

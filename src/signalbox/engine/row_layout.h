@@ -31,6 +31,8 @@ class RowLayout {
 
   // Own tokens, without padding: the first rows of RowsOf(rank, sequence_axes).
   int64_t tokens() const { return tokens_[static_cast<size_t>(part_)]; }
+  // Number of the first of them.
+  int64_t first() const { return begin_[static_cast<size_t>(part_)]; }
   // Numbers of the rows that `rank` holds, ascending.
   std::vector<int64_t> RowsOf(RankId rank, AxisSet rows) const;
   bool IsPadding(int64_t row) const;

@@ -12,8 +12,9 @@ class Writer {
   static constexpr bool kReading = false;
   template <typename T>
   void Value(T& value) {
-    const auto* p = reinterpret_cast<const std::byte*>(&value);
-    bytes.insert(bytes.end(), p, p + sizeof(T));
+    const size_t size = bytes.size();
+    bytes.resize(size + sizeof(T));
+    std::memcpy(bytes.data() + size, &value, sizeof(T));
   }
   void Size(size_t& size) {
     int64_t n = static_cast<int64_t>(size);
@@ -47,22 +48,24 @@ class Reader {
   bool failed = false;
 };
 
-template <typename Archive, typename T, typename Each>
-void List(Archive& a, std::vector<T>& list, const Each& each) {
+template <typename Archive, typename Sequence, typename Each>
+void List(Archive& a, Sequence& list, const Each& each) {
   size_t size = list.size();
   a.Size(size);
   if constexpr (Archive::kReading) list.resize(size);
-  for (T& element : list) each(element);
+  for (auto& element : list) each(element);
 }
 
-template <typename Archive, typename T>
-void Values(Archive& a, std::vector<T>& list) {
-  List(a, list, [&](T& v) { a.Value(v); });
+template <typename Archive, typename Sequence>
+void Values(Archive& a, Sequence& list) {
+  List(a, list, [&](auto& v) { a.Value(v); });
 }
 
 template <typename Archive>
 void Visit(Archive& a, StepCommand& command) {
   a.Value(command.kind);
+  a.Value(command.trace);
+  a.Value(command.layers);
   a.Value(command.batch.want_hidden);
   Values(a, command.batch.release);
   List(a, command.batch.sequences, [&](SequenceStep& s) {
@@ -78,22 +81,47 @@ void Visit(Archive& a, StepCommand& command) {
   });
 }
 
-}  // namespace
+template <typename Archive>
+void Visit(Archive& a, std::vector<AddendTrace>& trace) {
+  List(a, trace, [&](AddendTrace& t) {
+    a.Value(t.rank);
+    a.Value(t.layer);
+    Values(a, t.addend);
+    Values(a, t.tokens);
+    Values(a, t.data);
+  });
+}
 
-std::vector<std::byte> Encode(const StepCommand& command) {
+template <typename T>
+std::vector<std::byte> Write(T value) {
   Writer writer;
-  StepCommand copy = command;
-  Visit(writer, copy);
+  Visit(writer, value);
   return std::move(writer.bytes);
 }
 
-Result<StepCommand> Decode(std::span<const std::byte> bytes) {
+template <typename T>
+Result<T> Read(std::span<const std::byte> bytes) {
   Reader reader(bytes);
-  StepCommand command;
-  Visit(reader, command);
-  if (!reader.failed && reader.left.empty()) return command;
+  T value;
+  Visit(reader, value);
+  if (!reader.failed && reader.left.empty()) return value;
   return Internal(
-      {.what = "step command of another form", .found = std::to_string(bytes.size()) + " bytes"});
+      {.what = "message of another form", .found = std::to_string(bytes.size()) + " bytes"});
+}
+
+}  // namespace
+
+std::vector<std::byte> Encode(const StepCommand& command) {
+  return Write(command);
+}
+Result<StepCommand> Decode(std::span<const std::byte> bytes) {
+  return Read<StepCommand>(bytes);
+}
+std::vector<std::byte> EncodeTrace(const std::vector<AddendTrace>& trace) {
+  return Write(trace);
+}
+Result<std::vector<AddendTrace>> DecodeTrace(std::span<const std::byte> bytes) {
+  return Read<std::vector<AddendTrace>>(bytes);
 }
 
 }  // namespace signalbox

@@ -8,6 +8,8 @@ namespace {
 
 const StepCommand kCommand = {
     .kind = StepCommand::Kind::kDraft,
+    .trace = true,
+    .layers = 2,
     .batch = {.release = {3, -1},
               .sequences = {{.sequence = 7, .tokens = {1, 2, 3}, .logits = LogitRows::kAll},
                             {.sequence = 8}},
@@ -29,8 +31,21 @@ TEST(StepBatch, DamagedBytesAreErrors) {
   EXPECT_FALSE(Decode(longer).ok());
   // A size that claims more than there is must not be believed.
   std::vector<std::byte> huge = bytes;
-  for (size_t i = 2; i < 9; ++i) huge[i] = std::byte{0x7f};
+  // Behind kind, trace, layers and want_hidden: the number of sequences to release.
+  for (size_t i = 11; i < 19; ++i) huge[i] = std::byte{0x7f};
   EXPECT_FALSE(Decode(huge).ok());
+}
+
+TEST(StepBatch, TracesTravel) {
+  const std::vector<AddendTrace> trace = {
+      {.rank = 1, .layer = 3, .addend = "mixer", .tokens = {0, 4}, .data = {1.f, 2.f, 3.f, 4.f}},
+      {.layer = 4}};
+  const std::vector<std::byte> bytes = EncodeTrace(trace);
+  const auto decoded = DecodeTrace(bytes);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().ToString();
+  EXPECT_EQ(*decoded, trace);
+  for (size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_FALSE(DecodeTrace(std::span(bytes).first(n)).ok()) << n;
 }
 
 }  // namespace

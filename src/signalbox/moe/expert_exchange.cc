@@ -84,6 +84,9 @@ Status ExpertExchange::Prepare(std::span<const float> x, const Routing& own) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     std::ranges::copy(x.subspan(tokens_[i] * s.hidden, s.hidden), x_.begin() + i * s.hidden);
   }
+  if (faults_.weigh_twice) {
+    for (float& w : weights_) w *= w;
+  }
   if (contract_.limits.equal_tokens) {
     auto sent = static_cast<int64_t>(tokens_.size());
     SB_RETURN_IF_ERROR(comm_.Agree(group_, Agreement::kMax, {&sent, 1}));

@@ -36,6 +36,7 @@ namespace signalbox {
 struct RowFaults {
   bool read_poison = false;  // the last valid row of every group is read one row too far
   int id_offset = 0;         // every expert is taken for the one so many slots further on
+  bool weigh_twice = false;  // router weights are applied again
 };
 
 struct ExchangeOptions {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Verification of a layout: canary tokens go through every layer of the plan and through one rank,
+// same weights, and what each layer adds to the residual is compared, addend by addend, on every
+// rank. A wrong layer is named with the addend that is wrong, however well the text reads.
+//
+//   SB_ASSIGN_OR_RETURN(VerifyReport report, VerifyLayout(*engine, *one_rank, {.tokens = 64}));
+//   report.worst;                       // 2.1e-7
+//   if (report.first) report.first->addend;   // "shared expert"
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "signalbox/base/status.h"
+#include "signalbox/engine/engine.h"
+
+namespace signalbox {
+
+// Most sequences of a canary.
+inline constexpr int64_t kCanarySequences = 3;
+
+struct VerifyOptions {
+  int64_t tokens = 64;                   // of the prompts together, 4 at least
+  int64_t sequences = kCanarySequences;  // that both engines have room for, 2 tokens more for each
+  int64_t layers = 0;       // the first so many; 0: all, with the draft layer and the logits
+  double tolerance = 1e-5;  // relative Frobenius error of an addend, over the rows of a rank
+  uint64_t seed = 1;        // of the canary tokens
+};
+
+// Relative errors, the largest over ranks and steps; NaN where a value is not a number.
+struct AddendError {
+  std::string addend;  // "mixer", "routed experts + shared expert"; "output": the residual stream
+  double error = 0;
+};
+struct LayerReport {
+  int layer = 0;
+  std::string kind;
+  std::vector<AddendError> addends;  // in order of the layer; the output last
+};
+struct FoundError {
+  int layer = 0;
+  std::string kind;
+  std::string addend;
+  double error = 0;
+  int rank = 0;
+  std::string step;  // "prefill of 42 + 21 + 1 tokens"
+};
+struct VerifyReport {
+  std::vector<LayerReport> layers;
+  double logits = 0;  // relative error; 0 when not all layers ran
+  double worst = 0;   // of all of it
+  // First over the tolerance, in order of steps of the engine, layers and addends.
+  std::optional<FoundError> first;
+};
+
+// `one` runs the same checkpoint on one rank. Sequences of both engines must be unused and free.
+Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOptions& options);
+
+// A verification short enough for every start: a few tokens through the layers up to the first of
+// the last kind. kOutOfTolerance with the layer and the addend.
+Result<VerifyReport> StartupCheck(Engine& planned, const std::string& directory);
+
+// kOutOfTolerance with layer, addend, rank and step when the report has an error.
+Status StatusOf(const VerifyReport& report, double tolerance);
+
+}  // namespace signalbox

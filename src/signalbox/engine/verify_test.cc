@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Verification finds every mistake of the fault gallery and names its addend, the checker refuses
+// it, and a proved layout passes.
+#include "signalbox/engine/verify.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "signalbox/a2a/contract.h"
+#include "signalbox/plan/faults.h"
+
+namespace signalbox {
+namespace {
+
+const std::string kModels = std::string(SIGNALBOX_SOURCE_DIR) + "/models/";
+const std::string kTiny = kModels + "tiny-qwen3.5-moe-mxfp4";
+const std::string kBf16 = kModels + "random/qwen3.5-moe";
+
+struct Arrangement {
+  std::string name;
+  std::string model;
+  LayoutOptions layout;
+};
+
+LayoutOptions Layout(ParallelConfig parallel, const std::string& contract_file = "",
+                     SharedChoice shared = SharedChoice::kAuto) {
+  LayoutOptions options{.parallel = parallel, .limits = {.capacity = 128}, .shared = shared};
+  if (!contract_file.empty()) {
+    options.contracts.fill(*ContractFromFile(std::string(SIGNALBOX_SOURCE_DIR) +
+                                             "/src/signalbox/a2a/testdata/" + contract_file));
+  }
+  return options;
+}
+
+std::vector<Arrangement> Arrangements() {
+  return {
+      {"summed", kTiny, Layout({.tp = 2, .ep = 2})},
+      {"exchanged", kTiny, Layout({.tp = 2, .ep = 2}, "acme.contract")},
+      {"replicas", kTiny, Layout({.tp = 2, .ep = 2, .redundant_experts = 2})},
+      {"two groups", kTiny, Layout({.tp = 4, .dp = 2, .ep = 4}, "acme.contract")},
+      {"gathered", kTiny, Layout({.tp = 4, .dp = 2, .ep = 2})},
+      {"fused", kBf16, Layout({.tp = 2, .ep = 2}, "", SharedChoice::kFused)},
+  };
+}
+
+EngineOptions OptionsOf(const Arrangement& a) {
+  return {.threads = 1, .budget = {.tokens = 256, .sequences = 4}, .layout = a.layout};
+}
+
+std::unique_ptr<Engine> LoadOrFail(const std::string& model, const EngineOptions& options) {
+  auto engine = Engine::Load(model, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// The addends in which each mistake may show first.
+bool IsNamed(Fault fault, const std::string& addend) {
+  const bool shared = fault == Fault::kSharedPerRank || fault == Fault::kSharedHalved ||
+                      fault == Fault::kSharedDoubled;
+  if (fault == Fault::kGlobalSharedSlot) return addend == "routed experts + shared expert";
+  return addend == (shared ? "shared expert" : "routed experts") ||
+         (!shared && addend == "routed experts + shared expert");
+}
+
+TEST(Verify, AProvedLayoutPasses) {
+  for (const Arrangement& a : Arrangements()) {
+    const auto engine = LoadOrFail(a.model, OptionsOf(a));
+    const auto one = LoadOrFail(a.model, OptionsOf({.layout = {}}));
+    ASSERT_TRUE(engine && one) << a.name;
+    const auto report = VerifyLayout(*engine, *one, {.tokens = 40});
+    ASSERT_TRUE(report.ok()) << a.name << ": " << report.status().ToString();
+    EXPECT_TRUE(StatusOf(*report, 1e-5).ok()) << a.name << StatusOf(*report, 1e-5).ToString();
+    const auto layers = engine->config().facts.layers.size() + (engine->has_draft() ? 1 : 0);
+    EXPECT_EQ(report->layers.size(), layers) << a.name;
+    EXPECT_GT(report->worst, 0) << a.name << ": nothing was compared";
+    for (const LayerReport& layer : report->layers) {
+      EXPECT_GE(layer.addends.size(), 4u) << a.name << ", layer " << layer.layer;
+      EXPECT_EQ(layer.addends.back().addend, "output");
+    }
+  }
+}
+
+TEST(Verify, FindsEveryFaultAndTheCheckerRefusesIt) {
+  std::vector<int> found(static_cast<size_t>(Fault::kCount), 0);
+  for (const Arrangement& a : Arrangements()) {
+    const auto one = LoadOrFail(a.model, OptionsOf({.layout = {}}));
+    const auto right = LoadOrFail(a.model, OptionsOf(a));
+    ASSERT_TRUE(one && right);
+    for (size_t f = 0; f < found.size(); ++f) {
+      const Fault fault = static_cast<Fault>(f);
+      const std::string name = a.name + ", " + std::string(ToString(fault));
+      const auto faulty = InjectFault(right->planned().layout, fault);
+      if (!faulty.ok()) {
+        EXPECT_EQ(faulty.status().code(), StatusCode::kInvalidArgument) << name;
+        continue;
+      }
+      EXPECT_EQ(CheckFaulty(*faulty).code(), StatusCode::kRefused)
+          << name << ": " << faulty->change << "\n"
+          << CheckFaulty(*faulty).ToString();
+      EngineOptions options = OptionsOf(a);
+      options.fault = fault;
+      const auto engine = LoadOrFail(a.model, options);
+      ASSERT_TRUE(engine) << name;
+      const auto report = VerifyLayout(*engine, *one, {.tokens = 40});
+      ASSERT_TRUE(report.ok()) << name << ": " << report.status().ToString();
+      ASSERT_TRUE(report->first) << name << " was not found";
+      EXPECT_EQ(report->first->layer, 0) << name;
+      EXPECT_TRUE(IsNamed(fault, report->first->addend)) << name << ": " << report->first->addend;
+      EXPECT_FALSE(report->first->error < 0.1) << name;
+      ++found[f];
+    }
+  }
+  for (size_t f = 0; f < found.size(); ++f) {
+    const Fault fault = static_cast<Fault>(f);
+    // Neither model has a routed scaling factor or a norm behind its experts.
+    if (fault == Fault::kScalingTwice || fault == Fault::kNormBeforeSum) continue;
+    EXPECT_GT(found[f], 0) << ToString(fault) << " was tried nowhere";
+  }
+}
+
+TEST(Verify, TheStartupCheckRunsTheFirstLayersOfEveryKind) {
+  const Arrangement a = Arrangements()[1];
+  const auto engine = LoadOrFail(a.model, OptionsOf(a));
+  ASSERT_TRUE(engine);
+  const auto report = StartupCheck(*engine, a.model);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_EQ(report->layers.size(), 4u);  // three of the delta rule, then attention
+}
+
+TEST(Verify, TheStartupCheckStopsAWrongLayout) {
+  const Arrangement a = Arrangements()[1];
+  EngineOptions options = OptionsOf(a);
+  options.fault = Fault::kSharedHalved;
+  const auto engine = LoadOrFail(a.model, options);
+  ASSERT_TRUE(engine);
+  const auto report = StartupCheck(*engine, a.model);
+  ASSERT_EQ(report.status().code(), StatusCode::kOutOfTolerance);
+  EXPECT_NE(report.status().message().find("layer 0 computes shared expert"), std::string::npos)
+      << report.status().message();
+}
+
+}  // namespace
+}  // namespace signalbox
