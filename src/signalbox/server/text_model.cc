@@ -17,9 +17,9 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& directory,
   const std::filesystem::path dir(directory);
   SB_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::LoadModel(dir));
   std::unique_ptr<TextModel> model(new TextModel(std::move(engine), std::move(tokenizer)));
-  auto chat = ChatTemplate::Load(dir);
+  auto chat = LoadChatFormat(dir, model->tokenizer_);
   if (chat.ok()) {
-    model->template_ = std::move(chat).value();
+    model->chat_ = std::move(chat).value();
   } else if (chat.status().code() != StatusCode::kNotFound) {
     return chat.status();
   }
@@ -32,9 +32,9 @@ Result<std::vector<TokenId>> TextModel::EncodePlain(std::string_view text) const
 
 Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& turns,
                                                    bool thinking) const {
-  if (!template_) {
+  if (chat_ == nullptr) {
     return InvalidArgument(
-        {.what = "the model has no chat template",
+        {.what = "the model has no chat format",
          .where = engine_->checkpoint().path(),
          .remedy = "use plain text, or add chat_template.jinja to the model directory"});
   }
@@ -44,9 +44,9 @@ Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& 
   // Bytes that are no UTF-8 become U+FFFD here, as they would in the tokenizer.
   const auto replace = nlohmann::json::error_handler_t::replace;
   SB_ASSIGN_OR_RETURN(const Segments segments,
-                      template_->Render({.messages = messages.dump(-1, ' ', false, replace),
-                                         .extra = thinking ? R"({"enable_thinking": true})"
-                                                           : R"({"enable_thinking": false})"}));
+                      chat_->Render({.messages = messages.dump(-1, ' ', false, replace),
+                                     .extra = thinking ? R"({"enable_thinking": true})"
+                                                       : R"({"enable_thinking": false})"}));
   return tokenizer_.Encode(segments);
 }
 

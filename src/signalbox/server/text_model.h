@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TextModel: an engine with its tokenizer and chat template, so that callers speak text.
+// TextModel: an engine with its tokenizer and chat format, so that callers speak text.
 //
-// Errors: kBadCheckpoint from loading, kInvalidArgument where messages do not fit the template.
+// Errors: kBadCheckpoint from loading, kInvalidArgument where messages do not fit the format.
 //
 //   SB_ASSIGN_OR_RETURN(auto model, TextModel::Load(dir, {.engine = {.threads = 2}}));
 //   SB_ASSIGN_OR_RETURN(auto ids, model->EncodeChat({{"user", "How many?"}}, /*thinking=*/true));
@@ -11,7 +11,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +18,7 @@
 #include "signalbox/base/status.h"
 #include "signalbox/engine/engine.h"
 #include "signalbox/engine/generator.h"
-#include "signalbox/text/chat_template.h"
+#include "signalbox/text/chat_format.h"
 #include "signalbox/text/tokenizer.h"
 
 namespace signalbox {
@@ -44,14 +43,14 @@ struct TextResult {
 
 class TextModel {
  public:
-  // The chat template may be missing; EncodeChat says so then.
+  // The chat format may be missing; EncodeChat says so then.
   static Result<std::unique_ptr<TextModel>> Load(const std::string& directory,
                                                  const EngineOptions& options,
                                                  const LoadProgress& progress = {});
 
   // Plain text; a spelling of a special token in it stays text.
   Result<std::vector<TokenId>> EncodePlain(std::string_view text) const;
-  // The conversation as the model's template writes it, up to where the assistant begins.
+  // The conversation as the model's format writes it, up to where the assistant begins.
   Result<std::vector<TokenId>> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
 
   // Runs requests up to `parallel` at a time. `on_text` gets whole characters as they come.
@@ -69,7 +68,7 @@ class TextModel {
 
   std::unique_ptr<Engine> engine_;
   Tokenizer tokenizer_;
-  std::optional<ChatTemplate> template_;
+  std::unique_ptr<const ChatFormat> chat_;  // null where the model has none
 };
 
 }  // namespace signalbox

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "signalbox/text/chat_request.h"
 #include "signalbox/text/jinja_template.h"
 
 namespace signalbox {
@@ -105,18 +106,6 @@ Result<std::shared_ptr<const jinja::Template>> ParseShared(std::string_view sour
       std::make_shared<jinja::Template>(std::move(parsed)));
 }
 
-// One field of a request; `kind` names what it has to be.
-Result<Value> ParseField(const std::string& json, std::string_view field, std::string_view kind) {
-  auto value = Value::FromJson(json);
-  if (!value.ok()) return value.status().At(field);
-  if (kind == "an array" ? !value->is_sequence() : !value->is_dict()) {
-    return InvalidArgument({.what = "the field is of the wrong type",
-                            .where = std::string(field),
-                            .expected = std::string(kind)});
-  }
-  return value;
-}
-
 }  // namespace
 
 Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, TemplateTokens tokens) {
@@ -149,32 +138,18 @@ Result<ChatTemplate> ChatTemplate::Load(const std::filesystem::path& model_dir) 
 }
 
 Result<Segments> ChatTemplate::Render(const ChatRequest& request) const {
+  SB_ASSIGN_OR_RETURN(ChatFields fields, ParseChatRequest(request));
   jinja::Dict context;
   for (const auto& [name, text] : tokens_) {
     context.Set(name, Value::String(text, /*trusted=*/true));
   }
   context.Set("documents", Value::None());  // templates for retrieval ask for it
   context.Set("add_generation_prompt", Value::Bool(request.add_generation_prompt));
-  if (!request.extra.empty()) {
-    SB_ASSIGN_OR_RETURN(const Value extra,
-                        ParseField(request.extra, "chat_template_kwargs", "an object"));
-    for (const auto& [name, value] : extra.dict().entries()) {
-      if (name.str() == "messages" || name.str() == "tools") {
-        return InvalidArgument({.what = "the field cannot set '" + std::string(name.str()) + "'",
-                                .where = "chat_template_kwargs",
-                                .remedy = "use the request's own field"});
-      }
-      context.Set(name, value);
-    }
-  }
-  SB_ASSIGN_OR_RETURN(Value messages, ParseField(request.messages, "messages", "an array"));
-  context.Set("messages", std::move(messages));
-  Value tools = Value::None();
-  if (!request.tools.empty()) {
-    SB_ASSIGN_OR_RETURN(tools, ParseField(request.tools, "tools", "an array"));
-  }
-  const bool for_tools = tool_template_ != nullptr && !tools.is_none() && !tools.items().empty();
-  context.Set("tools", std::move(tools));
+  for (const auto& [name, value] : fields.extra.entries()) context.Set(name, value);
+  context.Set("messages", std::move(fields.messages));
+  const bool for_tools =
+      tool_template_ != nullptr && !fields.tools.is_none() && !fields.tools.items().empty();
+  context.Set("tools", std::move(fields.tools));
   auto prompt = (for_tools ? tool_template_ : template_)->Render(context);
   if (!prompt.ok()) return prompt.status().At(origin_);
   return prompt;

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The chat template of a model: from the messages of a request to the prompt.
-//
-// The prompt comes as segments: what the template and its special tokens wrote is trusted, what the
-// messages, tools and extra variables brought is not (text/segment.h), so a user who types
-// `<|im_end|>` gets the characters, not the control token.
+// ChatTemplate: the chat format that a checkpoint brings along as a Jinja template.
 //
 //   SB_ASSIGN_OR_RETURN(ChatTemplate chat, ChatTemplate::Load("models/qwen"));
 //   SB_ASSIGN_OR_RETURN(Segments prompt,
@@ -18,7 +14,7 @@
 #include <string_view>
 
 #include "signalbox/base/status.h"
-#include "signalbox/text/segment.h"
+#include "signalbox/text/chat_format.h"
 
 namespace signalbox {
 
@@ -26,20 +22,10 @@ namespace jinja {
 class Template;
 }
 
-// Everything is JSON text, passed to the template as it is: contents may be strings or lists of
-// parts. Templates that write calls argument by argument (Qwen3-Coder, Qwen3.5) need the
-// `arguments` of a tool call to be an object, not the string that the OpenAI API carries.
-struct ChatRequest {
-  std::string messages;  // an array of objects
-  std::string tools;     // an array; empty text for none
-  std::string extra;     // an object whose keys become variables, such as enable_thinking; or empty
-  bool add_generation_prompt = true;  // unless `extra` says otherwise
-};
-
 // Variables such as "bos_token", by name.
 using TemplateTokens = std::map<std::string, std::string>;
 
-class ChatTemplate {
+class ChatTemplate final : public ChatFormat {
  public:
   // Reads, from a model directory, chat_template.jinja, or else the chat_template of
   // tokenizer_config.json, or else that of chat_template.json; the special tokens come from
@@ -50,9 +36,8 @@ class ChatTemplate {
   // kInvalidArgument with the line.
   static Result<ChatTemplate> Parse(std::string_view source, TemplateTokens tokens = {});
 
-  // kInvalidArgument where the request is not of the shape above, or the template refuses it: then
-  // the message is the template's own. Thread-safe.
-  Result<Segments> Render(const ChatRequest& request) const;
+  // The fields of the request are passed to the template as they are.
+  Result<Segments> Render(const ChatRequest& request) const override;
 
  private:
   ChatTemplate() = default;

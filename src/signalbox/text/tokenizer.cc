@@ -220,6 +220,11 @@ std::optional<TokenId> Tokenizer::TokenToId(std::string_view bytes) const {
   return std::nullopt;
 }
 
+bool Tokenizer::IsAdded(TokenId id) const {
+  const auto found = added_ids_.find(TokenBytes(id));
+  return found != added_ids_.end() && found->second == id;
+}
+
 bool Tokenizer::IsSpecial(TokenId id) const {
   return id >= 0 && static_cast<size_t>(id) < special_.size() && special_[id];
 }

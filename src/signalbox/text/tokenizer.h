@@ -96,6 +96,8 @@ class Tokenizer {
   // The token with exactly these bytes: "<|im_end|>", " the".
   std::optional<TokenId> TokenToId(std::string_view bytes) const;
   bool IsSpecial(TokenId id) const;
+  // Whether the file adds the token, special or not: text alone never becomes it.
+  bool IsAdded(TokenId id) const;
   // One more than the greatest id.
   size_t vocab_size() const { return bytes_.size(); }
 
