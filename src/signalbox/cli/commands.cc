@@ -52,6 +52,7 @@ Status RunCommand(const Invocation& invocation) {
   if (name == "plan") return RunPlan(invocation);
   if (name == "backends") return RunBackends(invocation);
   if (name == "verify") return RunVerify(invocation);
+  if (name == "matrix") return RunMatrix(invocation);
   if (name == "inspect") return RunInspect(invocation);
   if (name == "synth") return RunSynth(invocation);
   if (name == "env") return RunEnv(invocation);
@@ -70,7 +71,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.budget.sequences = parallel;
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
-  if (flags.Has("inject")) options.fault = ParseEnum<Fault>(flags.Text("inject"));
+  if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
   return options;
 }
 

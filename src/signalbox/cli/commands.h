@@ -23,6 +23,7 @@ Status RunEval(const Invocation& invocation);
 Status RunVerify(const Invocation& invocation);
 Status RunPlan(const Invocation& invocation);
 Status RunBackends(const Invocation& invocation);
+Status RunMatrix(const Invocation& invocation);
 Status RunInspect(const Invocation& invocation);
 Status RunSynth(const Invocation& invocation);
 Status RunEnv(const Invocation& invocation);

@@ -22,11 +22,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Problem {
-  std::string question;
-  double answer = 0;
-};
-
 std::optional<double> AnswerOf(const Json& line) {
   if (!line.contains("answer")) return std::nullopt;
   const Json& answer = line.at("answer");
@@ -35,6 +30,8 @@ std::optional<double> AnswerOf(const Json& line) {
   if (answer.is_string()) return LastNumber(answer.get<std::string>());
   return std::nullopt;
 }
+
+}  // namespace
 
 Result<std::vector<Problem>> ReadProblems(const std::string& path, int64_t limit) {
   std::ifstream file(path);
@@ -65,8 +62,6 @@ Result<std::vector<Problem>> ReadProblems(const std::string& path, int64_t limit
   if (problems.empty()) return InvalidArgument({.what = "no problems", .where = "--data " + path});
   return problems;
 }
-
-}  // namespace
 
 std::optional<double> LastNumber(std::string_view text) {
   const auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };

@@ -6,7 +6,7 @@ namespace signalbox {
 namespace {
 
 std::vector<std::string> FaultNames() {
-  return {std::begin(EnumText<Fault>::kNames), std::end(EnumText<Fault>::kNames)};
+  return {std::begin(EnumText<LayoutFault>::kNames), std::end(EnumText<LayoutFault>::kNames)};
 }
 
 }  // namespace
@@ -30,6 +30,9 @@ std::span<const FlagSpec> FlagTable() {
        "layout"},
       {"tokens", K::kInt, "64", "canary tokens of the prompts together"},
       {"inject", K::kText, "", "a mistake to make on purpose, past the checker", FaultNames()},
+      {"max-ranks", K::kInt, "4", "ranks of a layout at most"},
+      {"problems", K::kInt, "20", "prompts whose greedy text must be that of one rank"},
+      {"every", K::kInt, "1", "try only every so-manieth layout"},
       {"no-startup-check", K::kSwitch, "",
        "do not compare the first layers of the layout with one rank before the first token"},
       {"chunked-prefill-size", K::kInt, "512", "prompt tokens in one step at most"},
@@ -133,6 +136,11 @@ std::span<const CommandSpec> CommandTable() {
        {"MODEL"},
        WithLayout({"reference", "tolerance", "tokens", "inject", "chunked-prefill-size", "device",
                    "threads", "delta-rule", "format", "quiet"})},
+      {"matrix",
+       "every contract in every small layout against one rank: refused, or the same numbers and "
+       "text",
+       {"MODEL..."},
+       {"max-ranks", "problems", "every", "format", "quiet"}},
       {"inspect", "what is in a checkpoint and what it is used for", {"MODEL"}, {"all", "format"}},
       {"backends", "contracts and expert runners", {}, {"format"}},
       {"synth",

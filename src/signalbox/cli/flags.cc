@@ -128,8 +128,15 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
   std::map<std::string, std::string> texts;
   std::map<std::string, bool> switches;
   std::vector<std::string> positionals(command.positionals.size());
+  std::vector<std::string> more;  // of a last one that may be repeated
   for (size_t i = 0; i < positionals.size(); ++i) {
-    app.add_option(command.positionals[i], positionals[i])->required();
+    const std::string& name = command.positionals[i];
+    if (name.ends_with("...")) {
+      app.add_option(name, more)->required();
+      positionals.pop_back();
+    } else {
+      app.add_option(name, positionals[i])->required();
+    }
   }
   for (const std::string& name : command.flags) {
     const FlagSpec* flag = &FindFlag(command, name);
@@ -162,6 +169,7 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
                             .remedy = "see signalbox " + command.name + " --help"});
   }
   if (!app.remaining().empty()) return UnknownFlag(command, app.remaining().front());
+  positionals.insert(positionals.end(), more.begin(), more.end());
   result.positionals = positionals;
   for (const std::string& name : command.flags) {
     const FlagSpec& flag = FindFlag(command, name);

@@ -36,7 +36,7 @@ struct FlagSpec {
 struct CommandSpec {
   std::string name;  // one word, or two: "bench a2a"
   std::string summary;
-  std::vector<std::string> positionals;  // "MODEL"; all required
+  std::vector<std::string> positionals;  // "MODEL"; all required. "MODEL...": one or more, last
   std::vector<std::string> flags;        // names out of the table
 };
 

@@ -142,7 +142,7 @@ Status CompareWithOneRank(const Invocation& invocation, const EngineOptions& opt
 }
 
 // What was broken, and what the checker would have said.
-Status AnnounceFault(const Invocation& invocation, Fault fault) {
+Status AnnounceFault(const Invocation& invocation, LayoutFault fault) {
   SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(invocation.flags));
   SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));

@@ -62,9 +62,9 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .layout = &planned_.layout,
                   .budget = options.budget,
                   .chunked_delta = options.chunked_delta,
-                  .row_faults = {.read_poison = options.fault == Fault::kPoisonRow,
-                                 .id_offset = options.fault == Fault::kIdsOffByOne ? 1 : 0,
-                                 .weigh_twice = options.fault == Fault::kWeightsTwice}};
+                  .row_faults = {.read_poison = options.fault == LayoutFault::kPoisonRow,
+                                 .id_offset = options.fault == LayoutFault::kIdsOffByOne ? 1 : 0,
+                                 .weigh_twice = options.fault == LayoutFault::kWeightsTwice}};
   if (setup.budget.sequences == 0) setup.budget.sequences = 4;
   if (setup.budget.tokens == 0) {
     setup.budget.tokens =

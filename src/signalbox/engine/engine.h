@@ -55,7 +55,7 @@ struct EngineOptions {
   bool chunked_delta = false;
   LayoutOptions layout;
   // A mistake to make on purpose, past the checker.
-  std::optional<Fault> fault;
+  std::optional<LayoutFault> fault;
   // Ranks are processes of this world instead of threads; it outlives the engine.
   Communicator* processes = nullptr;
 };

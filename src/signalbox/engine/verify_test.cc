@@ -56,10 +56,10 @@ std::unique_ptr<Engine> LoadOrFail(const std::string& model, const EngineOptions
 }
 
 // The addends in which each mistake may show first.
-bool IsNamed(Fault fault, const std::string& addend) {
-  const bool shared = fault == Fault::kSharedPerRank || fault == Fault::kSharedHalved ||
-                      fault == Fault::kSharedDoubled;
-  if (fault == Fault::kGlobalSharedSlot) return addend == "routed experts + shared expert";
+bool IsNamed(LayoutFault fault, const std::string& addend) {
+  const bool shared = fault == LayoutFault::kSharedPerRank || fault == LayoutFault::kSharedHalved ||
+                      fault == LayoutFault::kSharedDoubled;
+  if (fault == LayoutFault::kGlobalSharedSlot) return addend == "routed experts + shared expert";
   return addend == (shared ? "shared expert" : "routed experts") ||
          (!shared && addend == "routed experts + shared expert");
 }
@@ -83,13 +83,13 @@ TEST(Verify, AProvedLayoutPasses) {
 }
 
 TEST(Verify, FindsEveryFaultAndTheCheckerRefusesIt) {
-  std::vector<int> found(static_cast<size_t>(Fault::kCount), 0);
+  std::vector<int> found(static_cast<size_t>(LayoutFault::kCount), 0);
   for (const Arrangement& a : Arrangements()) {
     const auto one = LoadOrFail(a.model, OptionsOf({.layout = {}}));
     const auto right = LoadOrFail(a.model, OptionsOf(a));
     ASSERT_TRUE(one && right);
     for (size_t f = 0; f < found.size(); ++f) {
-      const Fault fault = static_cast<Fault>(f);
+      const LayoutFault fault = static_cast<LayoutFault>(f);
       const std::string name = a.name + ", " + std::string(ToString(fault));
       const auto faulty = InjectFault(right->planned().layout, fault);
       if (!faulty.ok()) {
@@ -113,9 +113,9 @@ TEST(Verify, FindsEveryFaultAndTheCheckerRefusesIt) {
     }
   }
   for (size_t f = 0; f < found.size(); ++f) {
-    const Fault fault = static_cast<Fault>(f);
+    const LayoutFault fault = static_cast<LayoutFault>(f);
     // Neither model has a routed scaling factor or a norm behind its experts.
-    if (fault == Fault::kScalingTwice || fault == Fault::kNormBeforeSum) continue;
+    if (fault == LayoutFault::kScalingTwice || fault == LayoutFault::kNormBeforeSum) continue;
     EXPECT_GT(found[f], 0) << ToString(fault) << " was tried nowhere";
   }
 }
@@ -132,7 +132,7 @@ TEST(Verify, TheStartupCheckRunsTheFirstLayersOfEveryKind) {
 TEST(Verify, TheStartupCheckStopsAWrongLayout) {
   const Arrangement a = Arrangements()[1];
   EngineOptions options = OptionsOf(a);
-  options.fault = Fault::kSharedHalved;
+  options.fault = LayoutFault::kSharedHalved;
   const auto engine = LoadOrFail(a.model, options);
   ASSERT_TRUE(engine);
   const auto report = StartupCheck(*engine, a.model);

@@ -241,33 +241,33 @@ Outcome NormBeforeSum(Patient p) {
   return Done("before the sum: " + p.steps()[*sum].ToString(p.mesh()));
 }
 
-Outcome Break(Patient p, Fault fault) {
+Outcome Break(Patient p, LayoutFault fault) {
   switch (fault) {
-    case Fault::kSumScatteredRows:
+    case LayoutFault::kSumScatteredRows:
       return SumScatteredRows(p);
-    case Fault::kSharedPerRank:
+    case LayoutFault::kSharedPerRank:
       return SharedPerRank(p);
-    case Fault::kSharedHalved:
+    case LayoutFault::kSharedHalved:
       return ScaleShared(p, {1, 2});
-    case Fault::kSharedDoubled:
+    case LayoutFault::kSharedDoubled:
       return ScaleShared(p, {2, 1});
-    case Fault::kLocalExperts:
+    case LayoutFault::kLocalExperts:
       return LocalExperts(p);
-    case Fault::kIdsOffByOne:
+    case LayoutFault::kIdsOffByOne:
       return IdsOffByOne(p);
-    case Fault::kWeightsTwice:
+    case LayoutFault::kWeightsTwice:
       return WeightsTwice(p);
-    case Fault::kScalingTwice:
+    case LayoutFault::kScalingTwice:
       return ScalingTwice(p);
-    case Fault::kGlobalSharedSlot:
+    case LayoutFault::kGlobalSharedSlot:
       return GlobalSharedSlot(p);
-    case Fault::kPoisonRow:
+    case LayoutFault::kPoisonRow:
       return PoisonRow(p);
-    case Fault::kReplicaPerRank:
+    case LayoutFault::kReplicaPerRank:
       return ReplicaPerRank(p);
-    case Fault::kNormBeforeSum:
+    case LayoutFault::kNormBeforeSum:
       return NormBeforeSum(p);
-    case Fault::kCount:
+    case LayoutFault::kCount:
       break;
   }
   SB_CHECK(false) << "no such fault";
@@ -276,10 +276,11 @@ Outcome Break(Patient p, Fault fault) {
 
 }  // namespace
 
-Result<FaultyLayout> InjectFault(const LayoutPlan& layout, Fault fault) {
+Result<FaultyLayout> InjectFault(const LayoutPlan& layout, LayoutFault fault) {
   FaultyLayout faulty{.declared = layout,
-                      .in_steps = fault != Fault::kPoisonRow && fault != Fault::kIdsOffByOne &&
-                                  fault != Fault::kWeightsTwice};
+                      .in_steps = fault != LayoutFault::kPoisonRow &&
+                                  fault != LayoutFault::kIdsOffByOne &&
+                                  fault != LayoutFault::kWeightsTwice};
   std::string why = "there is no layer with experts";
   for (KindPlan& kind : faulty.declared.kinds) {
     if (kind.cut.slots == 0) continue;

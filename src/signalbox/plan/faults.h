@@ -7,7 +7,7 @@
 // row read too far, experts numbered differently, weights applied again): there the engine carries
 // out the right steps wrongly, and the checker is shown terms and steps that say the same mistake.
 //
-//   SB_ASSIGN_OR_RETURN(FaultyLayout faulty, InjectFault(layout, Fault::kSharedHalved));
+//   SB_ASSIGN_OR_RETURN(FaultyLayout faulty, InjectFault(layout, LayoutFault::kSharedHalved));
 //   CheckFaulty(faulty);   // REFUSED: shared expert: coefficient 0.5 at layer exit
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace signalbox {
 
-enum class Fault : uint8_t {
+enum class LayoutFault : uint8_t {
   kSumScatteredRows,  // a sum over ranks that hold different rows
   kSharedPerRank,     // the shared expert counted once per rank
   kSharedHalved,
@@ -36,7 +36,7 @@ enum class Fault : uint8_t {
   kCount,
 };
 template <>
-struct EnumText<Fault> {
+struct EnumText<LayoutFault> {
   static constexpr std::string_view kNames[] = {
       "sum-scattered-rows", "shared-per-rank", "shared-halved",    "shared-doubled",
       "local-experts",      "ids-off-by-one",  "weights-twice",    "scaling-twice",
@@ -50,7 +50,7 @@ struct FaultyLayout {
 };
 
 // INVALID_ARGUMENT where the layout has no place for this mistake; the message says why.
-Result<FaultyLayout> InjectFault(const LayoutPlan& layout, Fault fault);
+Result<FaultyLayout> InjectFault(const LayoutPlan& layout, LayoutFault fault);
 
 // What the checker says of it: the first refusal of a kind and phase, OK when it accepts them all.
 Status CheckFaulty(const FaultyLayout& faulty);
