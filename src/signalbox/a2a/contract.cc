@@ -175,6 +175,9 @@ Status Validate(const Contract& c) {
 
 Result<Contract> FindContract(std::string_view name, std::string_view mode, CallPhase phase) {
   const bool by_phase = mode.empty() || mode == "auto";
+  for (const BackEndAlias& a : BackEndAliases()) {
+    if (a.alias == name && (by_phase || a.mode == mode)) return FindContract(a.name, a.mode, phase);
+  }
   std::vector<std::string> names;
   std::vector<std::string> modes;
   for (const Contract& c : AllContracts()) {

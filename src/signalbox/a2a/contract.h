@@ -176,10 +176,17 @@ Result<Contract> ContractFromFile(const std::string& path);
 
 // The known contracts, grouped by name.
 std::span<const Contract> AllContracts();
+// What other engines call a back end and one of its modes in one word.
+struct BackEndAlias {
+  std::string_view alias;
+  std::string_view name;
+  std::string_view mode;
+};
+std::span<const BackEndAlias> BackEndAliases();
 // The flag that picks a mode, besides --moe-a2a-mode: the spelling users of other engines know.
 std::string_view ModeFlagAlias();
-// `mode` is a mode of that back end, or "auto" (also "") for the one meant in `phase`. NotFound
-// lists what there is.
+// `mode` is a mode of that back end, or "auto" (also "") for the one meant in `phase`. `name` may
+// also be what another engine calls a back end and mode in one word. NotFound lists what there is.
 Result<Contract> FindContract(std::string_view name, std::string_view mode, CallPhase phase);
 
 // How many rows a rank will hand to dispatch in one call, and which flag says so:

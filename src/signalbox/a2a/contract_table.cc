@@ -500,6 +500,16 @@ std::span<const Contract> AllContracts() {
   return kTable;
 }
 
+std::span<const BackEndAlias> BackEndAliases() {
+  static constexpr BackEndAlias kAliases[] = {
+      {"naive", "none", ""},
+      {"allgather_reducescatter", "none", ""},
+      {"deepep_high_throughput", "deepep", "normal"},
+      {"deepep_low_latency", "deepep", "low_latency"},
+  };
+  return kAliases;
+}
+
 std::string_view ModeFlagAlias() {
   return "--deepep-mode";
 }

@@ -82,6 +82,18 @@ TEST(ContractTable, EveryNameHasExactlyOneAutoPerPhase) {
   }
 }
 
+TEST(ContractTable, NamesOfOtherEnginesMeanOneMode) {
+  for (const BackEndAlias& a : BackEndAliases()) {
+    for (CallPhase phase : {CallPhase::kPrefill, CallPhase::kDecode}) {
+      const Contract c = Find(a.alias, "auto", phase);
+      EXPECT_EQ(c.name, a.name);
+      EXPECT_EQ(c.mode, a.mode);
+      EXPECT_EQ(Find(a.alias, a.mode, phase), c);
+    }
+    EXPECT_FALSE(FindContract(a.alias, "another", CallPhase::kDecode).ok());
+  }
+}
+
 TEST(ContractTable, UnknownNamesListWhatThereIs) {
   EXPECT_THAT(FindContract("depeep", "auto", CallPhase::kPrefill).status().message(),
               AllOf(HasSubstr("depeep"), HasSubstr("mooncake"), HasSubstr("--moe-a2a-contract")));

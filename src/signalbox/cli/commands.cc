@@ -46,6 +46,8 @@ Status CheckAtStart(Engine& engine, const std::string& directory, bool quiet) {
 
 Status RunCommand(const Invocation& invocation) {
   const std::string& name = invocation.command;
+  if (invocation.flags.Knows("launcher") && name != "plan")
+    SB_RETURN_IF_ERROR(CheckLauncher(invocation.flags, invocation.processes != nullptr));
   if (name == "generate") return RunGenerate(invocation);
   if (name == "chat") return RunChat(invocation);
   if (name == "eval") return RunEval(invocation);
@@ -63,15 +65,9 @@ Status RunCommand(const Invocation& invocation) {
 }
 
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
-  EngineOptions options;
-  SB_ASSIGN_OR_RETURN(options.layout, LayoutOptionsOf(flags));
-  options.device = flags.Text("device") == "reference" ? Device::kReference : Device::kCpu;
-  options.threads = static_cast<int>(flags.Int("threads"));
-  if (options.threads == 0)
-    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  options.budget.sequences = parallel;
-  options.chunked_delta = flags.Text("delta-rule") == "chunked";
-  if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
+  std::vector<std::string> notes;
+  auto options = EngineOptionsOf(flags, parallel, &notes);
+  for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
   return options;
 }
 

@@ -29,7 +29,7 @@ Status RunSynth(const Invocation& invocation);
 Status RunEnv(const Invocation& invocation);
 Status RunBench(const Invocation& invocation);
 
-// What the flags say about the engine.
+// What the flags say about the engine; notes go to stderr.
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);
 // Loads the model of a command with progress on stderr. Null in a process that is not the leading
 // rank, once the leading one is done.

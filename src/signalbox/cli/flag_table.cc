@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "signalbox/cli/flags.h"
+#include "signalbox/cli/layout_flags.h"
 #include "signalbox/plan/faults.h"
 
 namespace signalbox {
@@ -9,11 +12,72 @@ std::vector<std::string> FaultNames() {
   return {std::begin(EnumText<LayoutFault>::kNames), std::end(EnumText<LayoutFault>::kNames)};
 }
 
+FlagSpec Also(FlagSpec flag, std::vector<std::string> aliases) {
+  flag.aliases = std::move(aliases);
+  return flag;
+}
+
+// What decides who holds what; every command that loads or plans a model takes them. Aliases are
+// what other engines call the same thing.
+std::vector<FlagSpec> LayoutFlagTable() {
+  using K = FlagKind;
+  return {
+      Also({"tp", K::kInt, "1", "ranks; attention is cut over tp / dp of them"},
+           {"tp-size", "tensor-parallel-size"}),
+      Also({"dp", K::kInt, "1", "groups of ranks with sequences of their own"},
+           {"dp-size", "data-parallel-size"}),
+      {"enable-dp-attention", K::kSwitch, "", "let --dp cut the attention ranks"},
+      Also({"ep", K::kInt, "1", "ranks that divide whole experts; tp / ep cut their width"},
+           {"ep-size", "expert-parallel-size"}),
+      {"enable-expert-parallel", K::kSwitch, "", "the same as --ep of all ranks"},
+      Also({"ep-num-redundant-experts", K::kInt, "0", "slots beyond one per expert"},
+           {"num-redundant-experts"}),
+      {"enable-eplb", K::kSwitch, "", "move experts between ranks while serving; refused so far"},
+      Also({"moe-a2a-backend", K::kText, "",
+            "contract that moves rows to experts; none sums over all ranks"},
+           {"all2all-backend"}),
+      Also({"moe-a2a-mode", K::kText, "auto", "mode of that contract"},
+           {std::string(ModeFlagAlias().substr(2))}),
+      {"moe-a2a-contract", K::kText, "", "file with a contract of your own"},
+      {"moe-runner-backend", K::kText, "auto", "what computes experts for rows that were moved",
+       RunnerChoices()},
+      {"shared-experts",
+       K::kText,
+       "auto",
+       "where the shared expert lives",
+       {"auto", "fused", "replicated", "sharded"}},
+      {"disable-shared-experts-fusion", K::kSwitch, "",
+       "keep the shared expert out of routed slots"},
+      Also({"chunked-prefill-size", K::kInt, "512", "prompt tokens in one step at most"},
+           {"max-num-batched-tokens"}),
+      Also({"max-running-requests", K::kInt, "0",
+            "requests at a time that the layout must hold; 0 is not known"},
+           {"max-num-seqs"}),
+      {"max-dispatch-tokens-per-rank", K::kInt, "0",
+       "rows that a rank dispatches at most; 0 is the contract's"},
+      {"cuda-graph-max-bs", K::kInt, "0",
+       "requests of the largest step that is captured in a graph; 0 captures nothing"},
+      Also({"disable-cuda-graph", K::kSwitch, "", "capture nothing"}, {"enforce-eager"}),
+      {"speculative-algorithm",
+       K::kText,
+       "none",
+       "who drafts tokens: mtp (also EAGLE, NEXTN) is the model's own head",
+       {"none", "mtp", "EAGLE", "NEXTN", "EAGLE3", "STANDALONE", "NGRAM"}},
+      {"speculative-num-steps", K::kInt, "0",
+       "tokens drafted per step; 0 is 3 when there is a draft"},
+      {"launcher",
+       K::kText,
+       "",
+       "what ranks are: threads of this process, or mpirun's processes",
+       {"threads", "mpi"}},
+  };
+}
+
 }  // namespace
 
 std::span<const FlagSpec> FlagTable() {
   using K = FlagKind;
-  static const std::vector<FlagSpec> kFlags = {
+  static const std::vector<FlagSpec> kGeneral = {
       {"prompt", K::kText, "", "text to continue; with --chat the user's message"},
       {"chat", K::kSwitch, "", "put the prompt through the model's chat template"},
       {"system", K::kText, "", "system message of the conversation"},
@@ -35,10 +99,13 @@ std::span<const FlagSpec> FlagTable() {
       {"every", K::kInt, "1", "try only every so-manieth layout"},
       {"no-startup-check", K::kSwitch, "",
        "do not compare the first layers of the layout with one rank before the first token"},
-      {"chunked-prefill-size", K::kInt, "512", "prompt tokens in one step at most"},
       {"max-total-tokens", K::kInt, "0",
        "tokens that the KV cache holds; 0 follows the model's context"},
-      {"device", K::kText, "cpu", "cpu, or the scalar reference", {"cpu", "reference"}},
+      {"device",
+       K::kText,
+       "auto",
+       "auto is the fastest there is; reference is the scalar one",
+       {"auto", "cpu", "cuda", "reference"}},
       {"delta-rule",
        K::kText,
        "recurrent",
@@ -54,24 +121,6 @@ std::span<const FlagSpec> FlagTable() {
        "of the routed experts; the rest is BF16",
        {"bf16", "mxfp4"},
        "synth"},
-      {"tp", K::kInt, "1", "ranks; attention is cut over tp / dp of them"},
-      {"dp", K::kInt, "1", "groups of ranks with sequences of their own"},
-      {"enable-dp-attention", K::kSwitch, "", "let --dp cut the attention ranks"},
-      {"ep", K::kInt, "1", "ranks that divide whole experts; tp / ep cut their width"},
-      {"ep-num-redundant-experts", K::kInt, "0", "slots beyond one per expert"},
-      {"moe-a2a-backend", K::kText, "",
-       "contract that moves rows to experts; none sums over all ranks"},
-      {"moe-a2a-mode", K::kText, "auto", "mode of that contract"},
-      {"moe-a2a-contract", K::kText, "", "file with a contract of your own"},
-      {"shared-experts",
-       K::kText,
-       "auto",
-       "where the shared expert lives",
-       {"auto", "fused", "replicated", "sharded"}},
-      {"max-running-requests", K::kInt, "0",
-       "requests at a time that the layout must hold; 0 is not known"},
-      {"max-dispatch-tokens-per-rank", K::kInt, "0",
-       "rows that a rank dispatches at most; 0 is the contract's"},
       {"ranks", K::kInt, "2", "ranks, each a thread"},
       {"tokens", K::kText, "1,128,4096", "tokens of each rank, a list", {}, "bench a2a"},
       {"experts", K::kInt, "16", "experts over all ranks"},
@@ -83,25 +132,18 @@ std::span<const FlagSpec> FlagTable() {
       {"format", K::kText, "text", "of the output", {"text", "json"}},
       {"quiet", K::kSwitch, "", "no progress on stderr"},
   };
+  static const std::vector<FlagSpec> kFlags = [] {
+    std::vector<FlagSpec> all = LayoutFlagTable();
+    all.insert(all.end(), kGeneral.begin(), kGeneral.end());
+    return all;
+  }();
   return kFlags;
 }
 
 namespace {
 
-const std::vector<std::string> kLayoutFlags = {"tp",
-                                               "dp",
-                                               "enable-dp-attention",
-                                               "ep",
-                                               "ep-num-redundant-experts",
-                                               "moe-a2a-backend",
-                                               "moe-a2a-mode",
-                                               "moe-a2a-contract",
-                                               "shared-experts",
-                                               "max-running-requests",
-                                               "max-dispatch-tokens-per-rank"};
-
 std::vector<std::string> WithLayout(std::vector<std::string> flags) {
-  flags.insert(flags.end(), kLayoutFlags.begin(), kLayoutFlags.end());
+  for (const FlagSpec& f : LayoutFlagTable()) flags.push_back(f.name);
   return flags;
 }
 
@@ -113,29 +155,26 @@ std::span<const CommandSpec> CommandTable() {
        "one completion; the text alone on stdout",
        {"MODEL"},
        WithLayout({"prompt", "chat", "system", "no-thinking", "max-new-tokens", "temperature",
-                   "seed", "device", "threads", "delta-rule", "chunked-prefill-size",
-                   "max-total-tokens", "inject", "no-startup-check", "quiet"})},
+                   "seed", "device", "threads", "delta-rule", "max-total-tokens", "inject",
+                   "no-startup-check", "quiet"})},
       {"chat",
        "talk to the model in the terminal",
        {"MODEL"},
        WithLayout({"system", "no-thinking", "max-new-tokens", "temperature", "seed", "device",
-                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "inject",
-                   "no-startup-check", "quiet"})},
+                   "threads", "delta-rule", "max-total-tokens", "inject", "no-startup-check",
+                   "quiet"})},
       {"eval",
        "ask every problem of a file and count right answers",
        {"MODEL"},
        WithLayout({"data", "limit", "parallel", "no-thinking", "max-new-tokens", "device",
-                   "threads", "delta-rule", "chunked-prefill-size", "max-total-tokens", "inject",
-                   "no-startup-check", "format", "quiet"})},
-      {"plan",
-       "derive and prove the layout, without weights",
-       {"MODEL"},
-       WithLayout({"chunked-prefill-size", "format"})},
+                   "threads", "delta-rule", "max-total-tokens", "inject", "no-startup-check",
+                   "format", "quiet"})},
+      {"plan", "derive and prove the layout, without weights", {"MODEL"}, WithLayout({"format"})},
       {"verify",
        "compare a layout with one rank, or logits with a reference",
        {"MODEL"},
-       WithLayout({"reference", "tolerance", "tokens", "inject", "chunked-prefill-size", "device",
-                   "threads", "delta-rule", "format", "quiet"})},
+       WithLayout({"reference", "tolerance", "tokens", "inject", "device", "threads", "delta-rule",
+                   "format", "quiet"})},
       {"matrix",
        "every contract in every small layout against one rank: refused, or the same numbers and "
        "text",

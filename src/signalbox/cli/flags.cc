@@ -83,7 +83,10 @@ Status CheckValue(const FlagSpec& flag, const std::string& value) {
 Status UnknownFlag(const CommandSpec& command, const std::string& given) {
   const std::string name = given.substr(0, given.find('='));
   std::vector<std::string> dashed = {"--help"};
-  for (const std::string& f : command.flags) dashed.push_back("--" + f);
+  for (const std::string& f : command.flags) {
+    dashed.push_back("--" + f);
+    for (const std::string& alias : FindFlag(command, f).aliases) dashed.push_back("--" + alias);
+  }
   std::vector<std::string_view> names(dashed.begin(), dashed.end());
   const auto nearest = NearestName(name, names);
   return InvalidArgument({.what = name.starts_with("-") ? "unknown flag" : "unexpected argument",
@@ -141,11 +144,13 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
   for (const std::string& name : command.flags) {
     const FlagSpec* flag = &FindFlag(command, name);
     CLI::Option* option = nullptr;
+    std::string names = "--" + name;
+    for (const std::string& alias : flag->aliases) names += ",--" + alias;
     if (flag->kind == FlagKind::kSwitch) {
-      option = app.add_flag("--" + name, switches[name], flag->help);
+      option = app.add_flag(names, switches[name], flag->help);
     } else {
       option =
-          app.add_option("--" + name, texts[name],
+          app.add_option(names, texts[name],
                          flag->help + (flag->fallback.empty() ? "" : " [" + flag->fallback + "]"));
       option->type_name(flag->kind == FlagKind::kText ? "TEXT" : "N");
     }

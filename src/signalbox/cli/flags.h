@@ -31,6 +31,7 @@ struct FlagSpec {
   std::string help;
   std::vector<std::string> choices = {};  // kText: allowed values; empty: any
   std::string only = {};                  // the one command this row is for, before the general row
+  std::vector<std::string> aliases = {};  // other spellings, without dashes
 };
 
 struct CommandSpec {
@@ -53,6 +54,8 @@ class FlagValues {
   bool Switch(std::string_view name) const;
   // Whether it has any value: given, from the environment, or by default.
   bool Has(std::string_view name) const;
+  // Whether the command has the flag.
+  bool Knows(std::string_view name) const { return values_.contains(name); }
 
   void Set(const std::string& name, std::string value) { values_[name] = std::move(value); }
 

@@ -59,7 +59,7 @@ TEST(Flags, ErrorsNameTheNearestAndExitWithTwo) {
            {{"generate", "m", "--max-new-tokens", "many"}, "a whole number"},
            {{"generate", "m", "--max-new-tokens", "-1"}, "a whole number"},
            {{"generate", "m", "--temperature", "nan"}, "a number"},
-           {{"generate", "m", "--device", "tpu"}, "one of cpu, reference"},
+           {{"generate", "m", "--device", "tpu"}, "one of auto, cpu, cuda, reference"},
            {{"generate"}, "generate"},
            {{"generate", "m", "n"}, "unexpected argument"},
            {{"synth", "c", "o", "--format", "text"}, "one of bf16, mxfp4"}}) {

@@ -1,7 +1,107 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/cli/layout_flags.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
 namespace signalbox {
+namespace {
+
+constexpr int kDefaultDrafts = 3;
+
+std::string WordOf(const RunnerTerms& runner) {
+  std::string word = runner.name;
+  std::ranges::replace(word, ' ', '-');
+  return word;
+}
+
+Status Contradiction(std::string what, std::string where) {
+  return InvalidArgument(
+      {.what = std::move(what), .where = std::move(where), .remedy = "leave one of them out"});
+}
+
+Result<ParallelConfig> ParallelOf(const FlagValues& flags) {
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  const auto number = [&](std::string_view name) {
+    return static_cast<int>(std::min(flags.Int(name), kMost));
+  };
+  ParallelConfig parallel{.tp = number("tp"),
+                          .dp = number("dp"),
+                          .ep = number("ep"),
+                          .redundant_experts = number("ep-num-redundant-experts")};
+  if (flags.Switch("enable-expert-parallel")) {
+    if (parallel.ep != 1 && parallel.ep != parallel.tp) {
+      return Contradiction(fmt::format("--ep {} is not all {} ranks", parallel.ep, parallel.tp),
+                           "--enable-expert-parallel");
+    }
+    parallel.ep = parallel.tp;
+  }
+  if (flags.Switch("enable-eplb")) {
+    return Refused({.what = "experts are not moved between ranks while serving",
+                    .where = "--enable-eplb",
+                    .remedy = "--ep-num-redundant-experts N places replicas once, when loading"});
+  }
+  if (parallel.dp > 1 && !flags.Switch("enable-dp-attention")) {
+    return InvalidArgument(
+        {.what = "data parallelism of whole engines is not offered",
+         .where = "--dp " + flags.Text("dp"),
+         .remedy = "add --enable-dp-attention: attention is replicated inside the --tp ranks, "
+                   "which are all ranks there are"});
+  }
+  return parallel;
+}
+
+Result<SharedChoice> SharedOf(const FlagValues& flags) {
+  const SharedChoice choice = *ParseEnum<SharedChoice>(flags.Text("shared-experts"));
+  if (!flags.Switch("disable-shared-experts-fusion")) return choice;
+  if (choice == SharedChoice::kFused) {
+    return Contradiction("--shared-experts fused and its opposite",
+                         "--disable-shared-experts-fusion");
+  }
+  return choice == SharedChoice::kAuto ? SharedChoice::kUnfused : choice;
+}
+
+Result<int64_t> CapturedOf(const FlagValues& flags) {
+  const int64_t captured = flags.Int("cuda-graph-max-bs");
+  if (captured > 0 && flags.Switch("disable-cuda-graph")) {
+    return Contradiction(fmt::format("--cuda-graph-max-bs {} and its opposite", captured),
+                         "--disable-cuda-graph");
+  }
+  return captured;
+}
+
+Result<int> DraftsOf(const FlagValues& flags) {
+  const std::string& algorithm = flags.Text("speculative-algorithm");
+  const int64_t steps = flags.Int("speculative-num-steps");
+  if (algorithm == "none") {
+    if (steps == 0) return 0;
+    return InvalidArgument({.what = "nobody drafts tokens",
+                            .where = fmt::format("--speculative-num-steps {}", steps),
+                            .remedy = "add --speculative-algorithm mtp"});
+  }
+  if (algorithm != "mtp" && algorithm != "EAGLE" && algorithm != "NEXTN") {
+    return Refused({.what = "only a model's own draft head can draft",
+                    .where = "--speculative-algorithm " + algorithm,
+                    .remedy = "use --speculative-algorithm mtp"});
+  }
+  return steps == 0 ? kDefaultDrafts : static_cast<int>(std::min<int64_t>(steps, 1 << 30));
+}
+
+std::span<const RunnerTerms> RunnersOf(const FlagValues& flags) {
+  const auto all = StandardRunners();
+  const auto found = std::ranges::find(all, flags.Text("moe-runner-backend"), WordOf);
+  return found == all.end() ? all : std::span(&*found, 1);
+}
+
+}  // namespace
+
+std::vector<std::string> RunnerChoices() {
+  std::vector<std::string> words = {"auto"};
+  for (const RunnerTerms& runner : StandardRunners()) words.push_back(WordOf(runner));
+  return words;
+}
 
 Result<std::array<std::optional<Contract>, 3>> ContractsOf(const FlagValues& flags) {
   std::array<std::optional<Contract>, 3> contracts;
@@ -19,24 +119,78 @@ Result<std::array<std::optional<Contract>, 3>> ContractsOf(const FlagValues& fla
   return contracts;
 }
 
-Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags) {
+Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags, std::vector<std::string>* notes) {
   LayoutOptions layout;
-  layout.parallel = {.tp = static_cast<int>(flags.Int("tp")),
-                     .dp = static_cast<int>(flags.Int("dp")),
-                     .ep = static_cast<int>(flags.Int("ep")),
-                     .redundant_experts = static_cast<int>(flags.Int("ep-num-redundant-experts"))};
-  if (layout.parallel.dp > 1 && !flags.Switch("enable-dp-attention")) {
-    return InvalidArgument(
-        {.what = "data parallelism of whole engines is not offered",
-         .where = "--dp " + flags.Text("dp"),
-         .remedy = "add --enable-dp-attention: attention is replicated inside the --tp ranks"});
-  }
+  SB_ASSIGN_OR_RETURN(layout.parallel, ParallelOf(flags));
   SB_ASSIGN_OR_RETURN(layout.contracts, ContractsOf(flags));
-  layout.shared = *ParseEnum<SharedChoice>(flags.Text("shared-experts"));
+  SB_ASSIGN_OR_RETURN(layout.shared, SharedOf(flags));
+  SB_ASSIGN_OR_RETURN(const int64_t captured, CapturedOf(flags));
+  SB_ASSIGN_OR_RETURN(const int drafts, DraftsOf(flags));
   layout.limits = {.chunked_prefill_size = flags.Int("chunked-prefill-size"),
                    .max_running_requests = flags.Int("max-running-requests"),
+                   .captured_requests = captured,
+                   .draft_tokens = drafts,
                    .capacity = flags.Int("max-dispatch-tokens-per-rank")};
+  layout.runners = RunnersOf(flags);
+  const bool exchanges = std::ranges::any_of(
+      layout.contracts, [](const auto& c) { return c && c->shape != RowShape::kNone; });
+  if (exchanges) return layout;
+  const auto note = [&](const std::string& flag) {
+    notes->push_back(
+        fmt::format("{} changes nothing: without --moe-a2a-backend no rows are moved "
+                    "to experts",
+                    flag));
+  };
+  if (flags.Text("moe-runner-backend") != "auto") note("--moe-runner-backend");
+  if (flags.Text("moe-a2a-mode") != "auto") note("--moe-a2a-mode");
+  if (layout.limits.capacity > 0) note("--max-dispatch-tokens-per-rank");
   return layout;
+}
+
+Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
+                                      std::vector<std::string>* notes) {
+  EngineOptions options;
+  SB_ASSIGN_OR_RETURN(options.layout, LayoutOptionsOf(flags, notes));
+  const std::string& device = flags.Text("device");
+  if (device == "cuda") {
+    return Refused({.what = "no device of this kind",
+                    .where = "--device cuda",
+                    .found = "a build without a GPU device",
+                    .remedy = "use --device cpu"});
+  }
+  options.device = device == "reference" ? Device::kReference : Device::kCpu;
+  PlanLimits& limits = options.layout.limits;
+  if (limits.captured_requests > 0) {
+    notes->push_back("--cuda-graph-max-bs changes nothing: the CPU device captures no graphs");
+    limits.captured_requests = 0;
+  }
+  if (limits.draft_tokens > 0) {
+    return Refused({.what = "generation does not speculate yet",
+                    .where = "--speculative-algorithm " + flags.Text("speculative-algorithm"),
+                    .remedy = "leave it out; plan shows the layout of the verify phase"});
+  }
+  options.threads = static_cast<int>(flags.Int("threads"));
+  if (options.threads == 0)
+    options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.budget.sequences = parallel;
+  options.chunked_delta = flags.Text("delta-rule") == "chunked";
+  if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
+  return options;
+}
+
+Status CheckLauncher(const FlagValues& flags, bool started_by_mpi) {
+  const std::string& launcher = flags.Text("launcher");
+  if (launcher == "mpi" && !started_by_mpi) {
+    return InvalidArgument({.what = "this process was not started by mpirun",
+                            .where = "--launcher mpi",
+                            .remedy = "run mpirun -np RANKS signalbox ..., or leave it out"});
+  }
+  if (launcher == "threads" && started_by_mpi) {
+    return InvalidArgument({.what = "under mpirun every process is a rank",
+                            .where = "--launcher threads",
+                            .remedy = "run signalbox without mpirun, or leave it out"});
+  }
+  return OkStatus();
 }
 
 }  // namespace signalbox

@@ -120,7 +120,7 @@ struct Subject {
   Engine& one() { return text != nullptr ? text->engine() : *alone; }
 };
 
-constexpr EngineOptions Options() {
+EngineOptions Options() {
   return {.budget = {.tokens = 1024, .sequences = kParallel}};
 }
 

@@ -15,7 +15,9 @@ namespace signalbox {
 
 Status RunPlan(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
-  SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(flags));
+  std::vector<std::string> notes;
+  SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(flags, &notes));
+  for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
   SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));

@@ -12,7 +12,6 @@
 
 #include "signalbox/base/progress.h"
 #include "signalbox/cli/commands.h"
-#include "signalbox/cli/layout_flags.h"
 #include "signalbox/comm/communicator.h"
 #include "signalbox/engine/reference.h"
 
@@ -142,10 +141,9 @@ Status CompareWithOneRank(const Invocation& invocation, const EngineOptions& opt
 }
 
 // What was broken, and what the checker would have said.
-Status AnnounceFault(const Invocation& invocation, LayoutFault fault) {
-  SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(invocation.flags));
-  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
-  SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
+Status AnnounceFault(const std::string& model, const LayoutOptions& options, LayoutFault fault) {
+  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
+  SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
   SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
   SB_ASSIGN_OR_RETURN(const FaultyLayout faulty, InjectFault(planned.layout, fault));
   const Status refusal = CheckFaulty(faulty);
@@ -161,7 +159,9 @@ Status RunVerify(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(flags, kCanarySequences));
   options.processes = invocation.processes;
   const bool leads = options.processes == nullptr || options.processes->rank() == RankId(0);
-  if (options.fault && leads) SB_RETURN_IF_ERROR(AnnounceFault(invocation, *options.fault));
+  if (options.fault && leads) {
+    SB_RETURN_IF_ERROR(AnnounceFault(invocation.positionals[0], options.layout, *options.fault));
+  }
   SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(invocation.positionals[0], options));
   if (!engine->leads()) return engine->Follow();
   return flags.Has("reference") ? CompareWithReference(invocation, *engine)

@@ -26,6 +26,11 @@ bool Exchanges(const LayoutPlan& layout) {
 
 Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
                                const LayoutOptions& options) {
+  if (options.limits.draft_tokens > 0 && !facts.mtp) {
+    return Refused({.what = "this model has no draft head",
+                    .where = "--speculative-algorithm",
+                    .remedy = "leave it out"});
+  }
   PlannedModel planned;
   SB_ASSIGN_OR_RETURN(const ModelWeights whole, LoadWeights(checkpoint, facts, {}));
   planned.model = DescribeLayout(facts, whole);
@@ -34,6 +39,7 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
                                                   .contracts = options.contracts,
                                                   .limits = options.limits,
                                                   .shared = options.shared,
+                                                  .runners = options.runners,
                                                   .emulated = true}));
   return planned;
 }

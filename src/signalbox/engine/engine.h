@@ -13,6 +13,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct LayoutOptions {
   std::array<std::optional<Contract>, 3> contracts;  // by phase
   PlanLimits limits;
   SharedChoice shared = SharedChoice::kAuto;
+  std::span<const RunnerTerms> runners = StandardRunners();  // that may be chosen
 };
 
 struct PlannedModel {

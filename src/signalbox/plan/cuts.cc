@@ -116,7 +116,10 @@ class SharedPlacements {
 Result<Cuts> SharedCuts(const LayerKindFacts& facts, const ParallelMesh& p, const LayerCut& base,
                         SharedChoice choice) {
   SharedPlacements placements(facts, p, base);
-  const auto asked = [&](SharedChoice c) { return choice == SharedChoice::kAuto || choice == c; };
+  const auto asked = [&](SharedChoice c) {
+    return choice == SharedChoice::kAuto || choice == c ||
+           (choice == SharedChoice::kUnfused && c != SharedChoice::kFused);
+  };
   if (asked(SharedChoice::kSharded)) placements.Sharded();
   // On one rank, cutting over nothing is the same as not cutting.
   if (asked(SharedChoice::kReplicated) || p.mesh.ranks() == 1) placements.Replicated();

@@ -35,8 +35,10 @@ RowDemand Entering(const PlanLimits& limits, Phase phase) {
   if (phase == Phase::kPrefill) {
     return {.flag = "--chunked-prefill-size", .value = limits.chunked_prefill_size};
   }
-  return {.flag = "--max-running-requests",
-          .value = limits.max_running_requests,
+  // A captured step is as large as its graph, however few requests there are.
+  const bool captured = limits.captured_requests > limits.max_running_requests;
+  return {.flag = captured ? "--cuda-graph-max-bs" : "--max-running-requests",
+          .value = std::max(limits.captured_requests, limits.max_running_requests),
           .tokens_each = phase == Phase::kVerify ? 1 + limits.draft_tokens : 1};
 }
 
@@ -139,11 +141,12 @@ class PhasePlanner {
                     .ranks = ranks,
                     .phase = phase_,
                     .payload = r_.payload,
+                    .captured = phase_ != Phase::kPrefill && r_.limits.captured_requests > 0,
                     .equal_tokens = true,  // LayoutPlan::equal_rows sees to it
                     .emulated = r_.emulated};
     if (Status status = Eligible(*s_.contract, request); !status.ok()) {
       ErrorDetail detail = status.detail();
-      detail.remedy = kAnotherLayout;
+      if (detail.remedy.empty() || !request.captured) detail.remedy = kAnotherLayout;
       return Refused(std::move(detail));
     }
     request.capacity = r_.limits.capacity;

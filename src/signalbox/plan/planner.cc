@@ -19,8 +19,8 @@ namespace {
 Status ValidateLimits(const PlanLimits& limits) {
   constexpr int64_t kMost = int64_t{1} << 31;
   constexpr int kMostDrafts = 1024;
-  for (int64_t value :
-       {limits.chunked_prefill_size, limits.max_running_requests, limits.capacity}) {
+  for (int64_t value : {limits.chunked_prefill_size, limits.max_running_requests,
+                        limits.captured_requests, limits.capacity}) {
     if (value >= 0 && value <= kMost) continue;
     return InvalidArgument({.what = "limit out of range",
                             .found = std::to_string(value),

@@ -32,11 +32,13 @@
 
 namespace signalbox {
 
-// --shared-experts: where a shared expert may live.
-enum class SharedChoice : uint8_t { kAuto, kFused, kReplicated, kSharded };
+// --shared-experts: where a shared expert may live. kUnfused: anywhere but in a routed slot
+// (--disable-shared-experts-fusion).
+enum class SharedChoice : uint8_t { kAuto, kFused, kReplicated, kSharded, kUnfused };
 template <>
 struct EnumText<SharedChoice> {
-  static constexpr std::string_view kNames[] = {"auto", "fused", "replicated", "sharded"};
+  static constexpr std::string_view kNames[] = {"auto", "fused", "replicated", "sharded",
+                                                "unfused"};
 };
 
 // Rows and tokens are those of one attention group (the ranks of attn_tp), not of the world.
@@ -44,8 +46,10 @@ struct EnumText<SharedChoice> {
 struct PlanLimits {
   int64_t chunked_prefill_size = 0;  // most prompt tokens in a step
   int64_t max_running_requests = 0;
-  int draft_tokens = 0;  // per request and verify step; 0: there is no verify phase
-  int64_t capacity = 0;  // --max-dispatch-tokens-per-rank; 0: the contract's default
+  int64_t captured_requests = 0;  // in the largest decode or verify step that a graph holds; 0:
+                                  // nothing is captured
+  int draft_tokens = 0;           // per request and verify step; 0: there is no verify phase
+  int64_t capacity = 0;           // --max-dispatch-tokens-per-rank; 0: the contract's default
 };
 
 struct PlanRequest {

@@ -102,6 +102,8 @@ Given Read(const Case& c) {
       r.limits.chunked_prefill_size = Number(value);
     } else if (key == "requests") {
       r.limits.max_running_requests = Number(value);
+    } else if (key == "captured") {
+      r.limits.captured_requests = Number(value);
     } else if (key == "drafts") {
       r.limits.draft_tokens = int(Number(value));
     } else if (key == "capacity") {
@@ -115,6 +117,19 @@ Given Read(const Case& c) {
     }
   }
   return setup;
+}
+
+// With kUnfused a routed slot is not even a candidate for the shared expert.
+TEST(PlannerTest, UnfusedLeavesFusedPlacementsOut) {
+  for (SharedChoice shared : {SharedChoice::kAuto, SharedChoice::kUnfused}) {
+    PlanRequest request{
+        .parallel = {.tp = 2, .ep = 2}, .facts = TestModel("gated"), .shared = shared};
+    request.facts.kinds[0].shared->format = request.facts.kinds[0].moe->format;
+    const Result<LayoutPlan> plan = PlanLayout(request);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(LayoutToText(*plan).find("fused") != std::string::npos, shared == SharedChoice::kAuto)
+        << LayoutToText(*plan);
+  }
 }
 
 TEST(PlannerGolden, Cases) {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// testdata/layout_flags.case says what flags come to.
+#include "signalbox/cli/layout_flags.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace signalbox {
+namespace {
+
+using testing::HasSubstr;
+
+std::string WithPlaceholders(std::string text) {
+  const auto all = AllContracts();
+  const auto moves = std::ranges::find_if(all, [](const Contract& c) {
+    return c.auto_phases.Has(CallPhase::kPrefill) && c.auto_phases.Has(CallPhase::kDecode) &&
+           c.shape == RowShape::kFlat;
+  });
+  const BackEndAlias& alias = BackEndAliases().back();
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"{moves}", moves->name},
+           {"{mode-flag}", std::string(ModeFlagAlias())},
+           {"{word}", std::string(alias.alias)},
+           {"{that}", fmt::format("{}/{}", alias.name, alias.mode)}}) {
+    for (size_t at; (at = text.find(key)) != text.npos;) text.replace(at, key.size(), value);
+  }
+  return text;
+}
+
+// "tp=2 a2a=NAME/MODE shared=auto": the back end is that of prefill.
+std::string Describe(const LayoutOptions& layout) {
+  const ParallelConfig& p = layout.parallel;
+  const PlanLimits& l = layout.limits;
+  return fmt::format(
+      " tp={} dp={} ep={} redundant={} a2a={} shared={} chunk={} requests={} captured={} drafts={} "
+      "capacity={} runners={} ",
+      p.tp, p.dp, p.ep, p.redundant_experts,
+      layout.contracts[0] ? ContractId(*layout.contracts[0]) : "-", ToString(layout.shared),
+      l.chunked_prefill_size, l.max_running_requests, l.captured_requests, l.draft_tokens,
+      l.capacity, layout.runners.size());
+}
+
+// Of `plan`, or of a command that runs the model; with the notes.
+Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std::string>* notes) {
+  std::vector<std::string> words = {"signalbox", runs ? "generate" : "plan", "model"};
+  std::istringstream stream(flags);
+  for (std::string word; stream >> word;) words.push_back(word);
+  std::vector<const char*> arguments;
+  for (const std::string& word : words) arguments.push_back(word.c_str());
+  SB_ASSIGN_OR_RETURN(const Invocation invocation,
+                      ParseCommandLine(static_cast<int>(arguments.size()), arguments.data()));
+  if (!runs) {
+    SB_ASSIGN_OR_RETURN(const LayoutOptions layout, LayoutOptionsOf(invocation.flags, notes));
+    return Describe(layout);
+  }
+  SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(invocation.flags, 1, notes));
+  return Describe(options.layout) +
+         (options.device == Device::kCpu ? "device=cpu " : "device=reference ");
+}
+
+TEST(LayoutFlags, Cases) {
+  std::ifstream file(SIGNALBOX_TESTDATA "/layout_flags.case");
+  ASSERT_TRUE(file.good());
+  int cases = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    SCOPED_TRACE(line);
+    line = WithPlaceholders(line);
+    const size_t bar = line.find("| ");
+    ASSERT_NE(bar, line.npos);
+    std::string flags = line.substr(0, bar);
+    const bool runs = flags.starts_with("run");
+    if (runs) flags.erase(0, 3);
+    const size_t space = line.find(' ', bar + 2);
+    const std::string kind = line.substr(bar + 2, space - bar - 2);
+    const std::string expected = line.substr(space + 1);
+    std::vector<std::string> notes;
+    const Result<std::string> outcome = Outcome(flags, runs, &notes);
+    ++cases;
+    if (kind == "ok" || kind == "note") {
+      ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+      EXPECT_EQ(notes.size(), kind == "note" ? 1u : 0u);
+      std::istringstream words(kind == "ok" ? expected : "");
+      for (std::string word; words >> word;) {
+        // The mode of a back end may be left out.
+        const bool whole =
+            !word.starts_with("a2a=") || word.find('/') != word.npos || word == "a2a=-";
+        EXPECT_THAT(*outcome, HasSubstr(" " + word + (whole ? " " : "")));
+      }
+      for (const std::string& note : notes) EXPECT_THAT(note, HasSubstr(expected));
+      continue;
+    }
+    ASSERT_FALSE(outcome.ok()) << *outcome;
+    EXPECT_EQ(std::to_string(ExitCode(outcome.status().code())), kind);
+    EXPECT_THAT(outcome.status().message(), HasSubstr(expected));
+  }
+  EXPECT_GT(cases, 50);
+}
+
+TEST(LayoutFlags, LauncherMustFitTheProcess) {
+  const auto flags = [](const char* launcher) {
+    const char* arguments[] = {"signalbox", "generate", "model", "--launcher", launcher};
+    return ParseCommandLine(5, arguments)->flags;
+  };
+  EXPECT_TRUE(CheckLauncher(flags("threads"), false).ok());
+  EXPECT_TRUE(CheckLauncher(flags("mpi"), true).ok());
+  EXPECT_THAT(CheckLauncher(flags("mpi"), false).message(), HasSubstr("mpirun -np"));
+  EXPECT_THAT(CheckLauncher(flags("threads"), true).message(), HasSubstr("without mpirun"));
+  const char* none[] = {"signalbox", "generate", "model"};
+  const FlagValues unset = ParseCommandLine(3, none)->flags;
+  EXPECT_TRUE(CheckLauncher(unset, false).ok());
+  EXPECT_TRUE(CheckLauncher(unset, true).ok());
+}
+
+}  // namespace
+}  // namespace signalbox
