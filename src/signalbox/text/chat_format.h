@@ -33,6 +33,14 @@ struct ChatRequest {
   bool add_generation_prompt = true;  // unless `extra` says otherwise
 };
 
+// How a model writes its answers (output_parser.h).
+enum class OutputFormat {
+  kPlain,   // all is content
+  kHermes,  // Qwen3: <think>, and <tool_call> around {"name": ..., "arguments": {...}}
+  kXml,     // Qwen3.5, Qwen3-Coder: <think>, and <tool_call> around <function=><parameter=>
+  kXtml,    // Kimi-K3 (xtml_format.h)
+};
+
 class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
@@ -40,6 +48,8 @@ class ChatFormat {
   // kInvalidArgument where the request is not of the shape above, or the format refuses it: of a
   // template, the message is the template's own. Thread-safe.
   virtual Result<Segments> Render(const ChatRequest& request) const = 0;
+
+  virtual OutputFormat output_format() const = 0;
 
  protected:
   ChatFormat() = default;

@@ -106,6 +106,12 @@ Result<std::shared_ptr<const jinja::Template>> ParseShared(std::string_view sour
       std::make_shared<jinja::Template>(std::move(parsed)));
 }
 
+OutputFormat OutputFormatOf(std::string_view source) {
+  const auto has = [source](std::string_view tag) { return source.find(tag) != source.npos; };
+  if (has("<function=")) return OutputFormat::kXml;
+  return has("<tool_call>") || has("</think>") ? OutputFormat::kHermes : OutputFormat::kPlain;
+}
+
 }  // namespace
 
 Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, TemplateTokens tokens) {
@@ -114,6 +120,7 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, TemplateTokens
   if (!parsed.ok()) return parsed.status().At(chat.origin_);
   chat.template_ = *parsed;
   chat.tokens_ = std::move(tokens);
+  chat.output_format_ = OutputFormatOf(source);
   return chat;
 }
 
@@ -126,6 +133,7 @@ Result<ChatTemplate> ChatTemplate::Load(const std::filesystem::path& model_dir) 
   ChatTemplate chat;
   chat.origin_ = sources.origin;
   chat.tokens_ = TokensOf(config);
+  chat.output_format_ = OutputFormatOf(sources.main + sources.with_tools.value_or(""));
   auto parsed = ParseShared(sources.main);
   if (!parsed.ok()) return damaged(parsed.status());
   chat.template_ = *parsed;

@@ -38,6 +38,8 @@ class ChatTemplate final : public ChatFormat {
 
   // The fields of the request are passed to the template as they are.
   Result<Segments> Render(const ChatRequest& request) const override;
+  // Told by the tags that the template itself writes.
+  OutputFormat output_format() const override { return output_format_; }
 
  private:
   ChatTemplate() = default;
@@ -46,6 +48,7 @@ class ChatTemplate final : public ChatFormat {
   std::shared_ptr<const jinja::Template> template_;
   std::shared_ptr<const jinja::Template> tool_template_;  // null: the same
   TemplateTokens tokens_;
+  OutputFormat output_format_ = OutputFormat::kPlain;
 };
 
 }  // namespace signalbox

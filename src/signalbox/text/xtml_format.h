@@ -31,6 +31,7 @@ class XtmlFormat final : public ChatFormat {
   // kInvalidArgument, naming the message, for an unknown role, content that is neither text nor
   // parts of text, arguments that are neither an object nor text, or a result of no known tool.
   Result<Segments> Render(const ChatRequest& request) const override;
+  OutputFormat output_format() const override { return OutputFormat::kXtml; }
 };
 
 }  // namespace signalbox
