@@ -66,7 +66,9 @@ Status RunGenerate(const Invocation& invocation) {
     SB_ASSIGN_OR_RETURN(prompt, model->EncodePlain(flags.Text("prompt")));
   }
   const auto start = Clock::now();
-  SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, RequestOf(flags, std::move(prompt))));
+  TextRequest request = RequestOf(flags, std::move(prompt));
+  request.chat = flags.Switch("chat");
+  SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, std::move(request)));
   fmt::print("\n");
   if (!flags.Switch("quiet")) PrintStatistics(result, start);
   return OkStatus();
@@ -83,17 +85,12 @@ Status RunChat(const Invocation& invocation) {
     turns.push_back({.role = "user", .content = line});
     SB_ASSIGN_OR_RETURN(std::vector<TokenId> prompt,
                         model->EncodeChat(turns, !flags.Switch("no-thinking")));
-    SB_ASSIGN_OR_RETURN(const TextResult result,
-                        Stream(*model, RequestOf(flags, std::move(prompt))));
+    TextRequest request = RequestOf(flags, std::move(prompt));
+    request.chat = true;
+    SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, std::move(request)));
     fmt::print("\n");
-    // Templates leave the reasoning of earlier turns out.
-    const size_t thought = result.text.rfind("</think>");
-    std::string answer =
-        thought == std::string::npos ? result.text : result.text.substr(thought + 8);
-    answer.erase(0, answer.find_first_not_of('\n') == std::string::npos
-                        ? answer.size()
-                        : answer.find_first_not_of('\n'));
-    turns.push_back({.role = "assistant", .content = std::move(answer)});
+    // The reasoning of earlier turns is left out.
+    turns.push_back({.role = "assistant", .content = result.answer.content});
   }
   return OkStatus();
 }

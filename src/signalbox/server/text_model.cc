@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/server/text_model.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <span>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +12,23 @@
 #include "signalbox/text/detokenizer.h"
 
 namespace signalbox {
+namespace {
+
+// Adds events to an answer and returns what a person reads of them: the reasoning, an empty line,
+// the content; a line for each call.
+std::string Readable(const OutputEvents& events, ParsedOutput& answer) {
+  std::string text;
+  for (const OutputEvent& event : events) {
+    const bool first = event.kind == OutputEvent::Kind::kContent && answer.content.empty();
+    if (first && !answer.reasoning.empty()) text += "\n\n";
+    const bool call = event.kind == OutputEvent::Kind::kCallName;
+    text += call ? "\n" + event.text + " " : event.text;
+    answer.Add({event});
+  }
+  return text;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& directory,
                                                    const EngineOptions& options,
@@ -54,13 +74,23 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
                            const OnText& on_text, const OnDone& on_done) {
   struct Stream {
     StreamDecoder decoder;
+    std::optional<OutputReader> reader;  // of a chat
     TextResult result;
+  };
+  const auto reader_of = [this](const TextRequest& r) -> std::optional<OutputReader> {
+    if (!r.chat || chat_ == nullptr) return std::nullopt;
+    const size_t tail = std::min<size_t>(r.prompt.size(), 32);
+    const std::string end = tokenizer_.Decode(std::span(r.prompt).last(tail), SpecialTokens::kKeep);
+    const OutputFormat format = chat_->output_format();
+    return OutputReader(tokenizer_,
+                        MakeOutputParser(format, {.in_reasoning = OpensReasoning(format, end)}));
   };
   std::vector<Stream> streams;
   Generator generator(*engine_, {.parallel = parallel,
                                  .usable_vocab = static_cast<int64_t>(tokenizer_.vocab_size())});
   for (const TextRequest& r : requests) {
     streams.push_back({StreamDecoder(tokenizer_, SpecialTokens::kSkip),
+                       reader_of(r),
                        {.prompt_tokens = static_cast<int64_t>(r.prompt.size())}});
     // Ids count from zero in order of submission, so they index `streams`.
     SB_ASSIGN_OR_RETURN(const int64_t id,
@@ -70,23 +100,29 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
                                           .stop_ids = engine_->config().stop_ids}));
     SB_CHECK(id + 1 == static_cast<int64_t>(streams.size())) << id;
   }
-  const auto emit = [&](size_t i, const std::string& text) {
-    if (text.empty()) return;
-    streams[i].result.text += text;
-    on_text(i, text);
+  const auto emit = [&](size_t i, const std::string& text, const OutputEvents& events) {
+    Stream& stream = streams[i];
+    stream.result.text += text;
+    const std::string shown = stream.reader ? Readable(events, stream.result.answer) : text;
+    if (!shown.empty()) on_text(i, shown);
   };
   while (!generator.idle()) {
     SB_RETURN_IF_ERROR(generator.Step(
         [&](int64_t id, std::optional<TokenId> token, std::optional<FinishReason> finish) {
           const size_t i = static_cast<size_t>(id);
+          auto& [decoder, reader, result] = streams[i];
+          OutputEvents events;
           if (token) {
-            ++streams[i].result.new_tokens;
-            emit(i, streams[i].decoder.Push(*token));
+            ++result.new_tokens;
+            if (reader) reader->Push(*token, events);
+            emit(i, decoder.Push(*token), events);
           }
           if (!finish) return;
-          emit(i, streams[i].decoder.Flush());
-          streams[i].result.finish = *finish;
-          on_done(i, streams[i].result);
+          events.clear();
+          if (reader) reader->Finish(*finish == FinishReason::kStop, events);
+          emit(i, decoder.Flush(), events);
+          result.finish = *finish;
+          on_done(i, result);
         }));
   }
   return OkStatus();

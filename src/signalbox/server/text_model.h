@@ -19,6 +19,7 @@
 #include "signalbox/engine/engine.h"
 #include "signalbox/engine/generator.h"
 #include "signalbox/text/chat_format.h"
+#include "signalbox/text/output_parser.h"
 #include "signalbox/text/tokenizer.h"
 
 namespace signalbox {
@@ -32,10 +33,12 @@ struct TextRequest {
   std::vector<TokenId> prompt;
   int64_t max_new_tokens = 256;
   SamplingParams sampling;
+  bool chat = false;  // `prompt` is of EncodeChat: on_text gets the answer readable, without tags
 };
 
 struct TextResult {
-  std::string text;  // without special tokens
+  std::string text;     // without special tokens
+  ParsedOutput answer;  // of a chat
   int64_t prompt_tokens = 0;
   int64_t new_tokens = 0;
   FinishReason finish = FinishReason::kStop;

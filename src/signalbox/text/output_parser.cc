@@ -100,19 +100,15 @@ std::unique_ptr<OutputParser> MakeOutputParser(OutputFormat format, OutputOption
   return std::make_unique<PlainParser>();
 }
 
-bool OpensReasoning(OutputFormat format, const Segments& prompt) {
-  const std::string text = PlainText(prompt);
+bool OpensReasoning(OutputFormat format, std::string_view prompt) {
   switch (format) {
     case OutputFormat::kPlain:
       return false;
     case OutputFormat::kHermes:
-    case OutputFormat::kXml: {
-      const size_t end = text.find_last_not_of(" \t\r\n");
-      return end != std::string::npos &&
-             std::string_view(text).substr(0, end + 1).ends_with("<think>");
-    }
+    case OutputFormat::kXml:
+      return prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1).ends_with("<think>");
     case OutputFormat::kXtml:
-      return text.ends_with("<|open|>think<|sep|>");
+      return prompt.ends_with("<|open|>think<|sep|>");
   }
   return false;
 }

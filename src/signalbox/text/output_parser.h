@@ -7,7 +7,8 @@
 // pieces; so an answer that is streamed and one that is not give the same objects. Whatever the
 // model writes, names are not empty and the arguments of a call are, once finished, valid JSON.
 //
-//   auto parser = MakeOutputParser(format, {.in_reasoning = OpensReasoning(format, prompt)});
+//   const bool thinks = OpensReasoning(format, PlainText(prompt));
+//   auto parser = MakeOutputParser(format, {.in_reasoning = thinks});
 //   OutputReader reader(tokenizer, std::move(parser));
 //   for (TokenId id : sampled) reader.Push(id, events);
 //   reader.Finish(/*stopped=*/true, events);
@@ -18,12 +19,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "signalbox/base/status.h"
 #include "signalbox/text/chat_format.h"
 #include "signalbox/text/detokenizer.h"
-#include "signalbox/text/segment.h"
 #include "signalbox/text/tokenizer.h"
 
 namespace signalbox {
@@ -86,8 +87,8 @@ struct OutputOptions {
 };
 std::unique_ptr<OutputParser> MakeOutputParser(OutputFormat format, OutputOptions options = {});
 
-// Whether a rendered prompt ends where the model is to think.
-bool OpensReasoning(OutputFormat format, const Segments& prompt);
+// Whether a prompt, of which the last 32 bytes are enough, ends where the model is to think.
+bool OpensReasoning(OutputFormat format, std::string_view prompt);
 
 // Feeds a parser from tokens: added tokens as markers, special ones (<|im_end|>) not at all.
 class OutputReader {
