@@ -92,9 +92,13 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   if (model.ok() && !quiet) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     Engine& engine = (*model)->engine();
-    fmt::print(stderr, "{}: {} layers, {} of weights mapped, device {}, {:.2f} s\n",
-               engine.config().facts.family, engine.config().facts.layers.size(),
-               HumanBytes(engine.runner().weights().bytes), engine.runner().ops().name(),
+    std::string mapped;  // of each rank in this process
+    for (const RankRunner* rank : engine.ranks()) {
+      mapped += (mapped.empty() ? "" : " + ") + HumanBytes(rank->weights().bytes);
+    }
+    fmt::print(stderr, "{}: {} layers, {} of weights mapped{}, device {}, {:.2f} s\n",
+               engine.config().facts.family, engine.config().facts.layers.size(), mapped,
+               engine.ranks().size() > 1 ? " by rank" : "", engine.runner().ops().name(),
                took.count());
   }
   if (model.ok() && !invocation.flags.Switch("no-startup-check"))

@@ -83,6 +83,7 @@ ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole) {
   layout.facts.hidden = facts.hidden;
   layout.facts.trunk_bytes = BytesOf(whole.trunk, {Role::kEmbedding});
   if (!facts.tied_embeddings) layout.facts.trunk_bytes += BytesOf(whole.trunk, {Role::kHead});
+  if (whole.mtp) layout.facts.trunk_bytes += BytesOf(whole.mtp->module, {Role::kMtpProject});
   const auto add = [&](const LayerFacts& layer, const LayerWeights& w) {
     LayerKindFacts kind = DescribeLayer(layer, w);
     auto& kinds = layout.facts.kinds;

@@ -76,7 +76,7 @@ struct LayerKindFacts {
 struct LayoutFacts {
   int64_t hidden = 0;
   std::vector<LayerKindFacts> kinds;
-  int64_t trunk_bytes = 0;  // embedding, head and final norm, on every rank
+  int64_t trunk_bytes = 0;  // embedding, head and what leads into a draft layer, on every rank
 };
 
 }  // namespace signalbox
