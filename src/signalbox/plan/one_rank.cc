@@ -8,14 +8,35 @@ LayerPlan OneRankPlan(const LayerShape& shape) {
   const auto step = [&](StepKind kind, Reg dst, Reg src) {
     plan.steps.push_back({.kind = kind, .dst = dst, .src = src});
   };
-  step(StepKind::kNorm, Reg::kNormed, Reg::kResidual);
+  // What a half of the layer reads.
+  const auto read = [&](NormRole role) {
+    if (shape.mixes) {
+      step(StepKind::kMix, Reg::kNormed, Reg::kResidual);
+      plan.steps.back().norm = role;
+    }
+    if (shape.snapshot && role == NormRole::kMixerInput) {
+      step(StepKind::kSnapshot, Reg::kBank, Reg::kResidual);
+    }
+    step(StepKind::kNorm, Reg::kNormed, shape.mixes ? Reg::kNormed : Reg::kResidual);
+    plan.steps.back().norm = role;
+  };
+  read(NormRole::kMixerInput);
   step(StepKind::kMixer, Reg::kMixed, Reg::kNormed);
   step(StepKind::kAdd, Reg::kResidual, Reg::kMixed);
-  step(StepKind::kNorm, Reg::kNormed, Reg::kResidual);
-  plan.steps.back().norm = NormRole::kFeedForwardInput;
+  read(NormRole::kFeedForwardInput);
   if (shape.moe) {
+    if (shape.latent) step(StepKind::kLatentDown, Reg::kLatent, Reg::kNormed);
     step(StepKind::kRoute, Reg::kRouting, Reg::kNormed);
-    step(StepKind::kExperts, Reg::kRouted, Reg::kNormed);
+    step(StepKind::kExperts, Reg::kRouted, shape.latent ? Reg::kLatent : Reg::kNormed);
+    if (shape.routed_scale != Rational{}) {
+      plan.steps.push_back(
+          {.kind = StepKind::kScale, .dst = Reg::kRouted, .coefficient = shape.routed_scale});
+    }
+    if (shape.latent_norm) {
+      step(StepKind::kNorm, Reg::kRouted, Reg::kRouted);
+      plan.steps.back().norm = NormRole::kLatent;
+    }
+    if (shape.latent) step(StepKind::kLatentUp, Reg::kRouted, Reg::kRouted);
     if (shape.shared) {
       step(StepKind::kShared, Reg::kShared, Reg::kNormed);
       plan.steps.back().gated = shape.gated;

@@ -229,7 +229,8 @@ Result<Value> Mix(const Scope& scope, const Operands& in) {
                                                         RowsOver(scope.mesh, in.bank->rows));
   }
   Value v = Single(in.src, "mix",
-                   fmt::format("mix({}, {})", ToString(in.bank->expr), ToString(in.src.expr)));
+                   fmt::format("{}_mix({}, {})", ToString(in.step.norm), ToString(in.bank->expr),
+                               ToString(in.src.expr)));
   v.facts.pad = std::max(in.src.facts.pad, in.bank->facts.pad);
   return v;
 }

@@ -280,7 +280,7 @@ Rows World::Mix(const Step& step, int rank) const {
     Vec mixed(kHidden);
     double total = 0;
     for (const Vec& c : candidates) {
-      const double p = std::exp(std::tanh(c.at(0)));
+      const double p = std::exp(std::tanh(c.at(static_cast<size_t>(step.norm))));
       total += p;
       AddTo(mixed, c, p);
     }

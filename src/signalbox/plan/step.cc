@@ -29,7 +29,7 @@ constexpr bool kLayout = true;
 // In the order of StepKind.
 constexpr std::array kSpecs = {
     /* kNorm */ StepSpec{kRows, kRows, false, With(F::kNorm), false, 0},
-    /* kMix */ StepSpec{kRows, Set(kResidual), false, With(), false, Set(kBank)},
+    /* kMix */ StepSpec{kRows, Set(kResidual), false, With(F::kNorm), false, Set(kBank)},
     /* kSnapshot */ StepSpec{Set(kBank), Set(kResidual), false, With(), false, Set(kBank)},
     /* kMixer */ StepSpec{kRows, kRows, false, With(F::kAxes), false, 0},
     /* kRoute */ StepSpec{Set(kRouting), kRows, false, With(F::kCoefficient), false, 0},

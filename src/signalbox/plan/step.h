@@ -44,7 +44,8 @@ struct EnumText<Reg> {
 enum class StepKind : uint8_t {
   // the model's own operations
   kNorm,          // dst <- norm(src); `norm` says which weight
-  kMix,           // dst <- attention over the rows of kBank and src (block attention residuals)
+  kMix,           // dst <- attention over the rows of kBank and src (block attention residuals);
+                  // `norm` says what it is the input of
   kSnapshot,      // kBank gains src as a snapshot, src starts again from nothing
   kMixer,         // dst <- mixer(src), heads over `axes` (output partial over them)
   kRoute,         // kRouting <- router(src); `coefficient`: routed scaling factor in the weights
