@@ -107,7 +107,10 @@ void CachePool::Release(SequenceCache* sequence) {
 
 KvView CachePool::kv(size_t layer) {
   SB_CHECK(layer < keys_.size()) << layer;
-  return {.keys = keys_[layer].get(), .values = values_[layer].get(), .block = kBlockTokens};
+  const bool in_keys = shape_.attention[layer].value_dim == 0;
+  return {.keys = keys_[layer].get(),
+          .values = in_keys ? nullptr : values_[layer].get(),
+          .block = kBlockTokens};
 }
 
 float* CachePool::conv(size_t layer, int32_t slot) {

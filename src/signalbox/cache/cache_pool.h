@@ -29,7 +29,7 @@ struct CacheShape {
   struct Attention {
     int64_t kv_heads;
     int64_t key_dim;
-    int64_t value_dim;
+    int64_t value_dim;  // 0: values lie in the keys
   };
   struct Linear {
     int64_t conv;       // floats of convolution state per sequence
@@ -61,6 +61,7 @@ class CachePool {
   Status Reserve(SequenceCache* sequence, int64_t tokens);
   void Release(SequenceCache* sequence);
 
+  // Without values of their own, values is null.
   KvView kv(size_t attention_layer);
   float* conv(size_t linear_layer, int32_t slot);
   float* recurrent(size_t linear_layer, int32_t slot);

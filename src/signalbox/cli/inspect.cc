@@ -77,10 +77,22 @@ std::vector<Row> Rows(const Checkpoint& checkpoint, const std::vector<TensorUse>
 }
 
 std::string MixerSummary(const ModelFacts& facts) {
-  const auto attention = std::count_if(facts.layers.begin(), facts.layers.end(),
-                                       [](const LayerFacts& l) { return l.is_attention(); });
-  return fmt::format("{} attention, {} gated delta net", attention,
-                     static_cast<int64_t>(facts.layers.size()) - attention);
+  std::vector<std::pair<std::string, int64_t>> kinds;
+  for (const LayerFacts& layer : facts.layers) {
+    const std::string kind(MixerName(layer));
+    const auto it =
+        std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) { return k.first == kind; });
+    if (it == kinds.end()) {
+      kinds.emplace_back(kind, 1);
+    } else {
+      ++it->second;
+    }
+  }
+  std::string text;
+  for (const auto& [kind, count] : kinds) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, kind);
+  }
+  return text;
 }
 
 void PrintText(const Checkpoint& checkpoint, const ModelConfig& config,
@@ -92,8 +104,10 @@ void PrintText(const Checkpoint& checkpoint, const ModelConfig& config,
                                 [](const LayerFacts& l) { return l.is_moe(); });
   if (moe != f.layers.end()) {
     const MoeFacts& m = std::get<MoeFacts>(moe->ffn);
-    fmt::print("experts {} of {} per token, width {}{}\n", m.top_k, m.experts, m.inner,
-               m.shared_inner > 0 ? fmt::format(", shared expert width {}", m.shared_inner) : "");
+    fmt::print(
+        "experts {} of {} per token, width {}{}\n", m.top_k, m.experts, m.inner,
+        (m.latent > 0 ? fmt::format(" in a latent space of {}", m.latent) : "") +
+            (m.shared_inner > 0 ? fmt::format(", shared expert width {}", m.shared_inner) : ""));
   }
   size_t name = 6;
   size_t shape = 5;

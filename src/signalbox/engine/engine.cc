@@ -68,6 +68,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .layout = &planned_.layout,
                   .budget = options.budget,
                   .chunked_delta = options.chunked_delta,
+                  .expand_latents = options.expand_latents,
                   .row_faults = {.read_poison = options.fault == LayoutFault::kPoisonRow,
                                  .id_offset = options.fault == LayoutFault::kIdsOffByOne ? 1 : 0,
                                  .weigh_twice = options.fault == LayoutFault::kWeightsTwice}};

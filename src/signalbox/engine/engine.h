@@ -55,6 +55,8 @@ struct EngineOptions {
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
+  // Keys and values of latent attention made anew for every prefill step, with the same effect.
+  bool expand_latents = false;
   LayoutOptions layout;
   // A mistake to make on purpose, past the checker.
   std::optional<LayoutFault> fault;

@@ -10,7 +10,18 @@
 namespace signalbox {
 namespace {
 
-const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
+const std::string kModels = std::string(SIGNALBOX_SOURCE_DIR) + "/models/";
+
+struct Model {
+  const char* name;
+  const char* reference;
+};
+class Invariance : public testing::TestWithParam<Model> {};
+INSTANTIATE_TEST_SUITE_P(Models, Invariance,
+                         testing::Values(Model{"tiny-qwen3.5-moe-mxfp4",
+                                               "reference_logits.safetensors"},
+                                         Model{"tiny-kimi-k3-mxfp4", "reference.safetensors"}),
+                         [](const auto& info) { return info.index == 0 ? "Qwen" : "Kimi"; });
 
 using StepRows = std::map<std::pair<int, std::string>, std::vector<float>>;  // (layer, step) -> row
 
@@ -24,10 +35,11 @@ void Watch(Engine& engine, int64_t row, StepRows* rows) {
   });
 }
 
-TEST(Invariance, LastTokenIsTheSameAloneInABatchAndInPieces) {
-  auto engine = *Engine::Load(kTiny, {.threads = 2, .budget = {.tokens = 4096, .sequences = 16}});
+TEST_P(Invariance, LastTokenIsTheSameAloneInABatchAndInPieces) {
+  const std::string dir = kModels + GetParam().name;
+  auto engine = *Engine::Load(dir, {.threads = 2, .budget = {.tokens = 4096, .sequences = 16}});
   const auto sequences =
-      *ReadReference(kTiny + "/reference_logits.safetensors", engine->config().facts.vocab);
+      *ReadReference(dir + "/" + GetParam().reference, engine->config().facts.vocab);
   StepBatch together;
   int64_t total = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {

@@ -39,6 +39,12 @@ Status LayerExecutor::Run(const LayerPlan& plan, const LayerRun& run, float* x) 
     std::copy_n(x, residual.floats(), input_.data);
   }
   const int64_t rows_in = residual.count();
+  if (run.bank != nullptr) {
+    input_bank_ = residual;
+    input_bank_.data = run.bank->rows;
+    input_bank_.width = run.bank->snapshots * context_.hidden;
+    At(Reg::kBank) = input_bank_;
+  }
   if (addends_ != nullptr) residual.addends = {CopyOf(addend::kResidual, residual, x)};
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     const Step& step = plan.steps[i];
@@ -65,6 +71,10 @@ Status LayerExecutor::Run(const LayerPlan& plan, const LayerRun& run, float* x) 
   if (result.data != x) std::copy_n(result.data, result.floats(), x);
   for (const Addend& a : result.addends)
     addends_->push_back({a.name, {a.data, a.data + result.floats()}});
+  if (run.bank == nullptr) return OkStatus();
+  const Register& bank = At(Reg::kBank);
+  if (bank.data != run.bank->rows) std::copy_n(bank.data, bank.floats(), run.bank->rows);
+  run.bank->snapshots = bank.width / context_.hidden;
   return OkStatus();
 }
 
@@ -76,11 +86,20 @@ Status LayerExecutor::ModelStep(const Step& step, const LayerRun& run) {
   const LayerWeights& w = *run.weights;
   const Register src = At(step.source());  // a copy: dst may be the same register
   switch (step.kind) {
-    case StepKind::kNorm: {
-      const Role role = step.norm == NormRole::kMixerInput ? Role::kInputNorm : Role::kFfnNorm;
-      const float* x = src.data;
-      const int64_t rows = src.count();
-      RunNorm(context_, w.vector(role), x, rows, MakeLike(step.dst, src, context_.hidden).data);
+    case StepKind::kNorm:
+      Norm(step, run);
+      return OkStatus();
+    case StepKind::kMix:
+      Mix(step, run);
+      return OkStatus();
+    case StepKind::kSnapshot:
+      Snapshot(step);
+      return OkStatus();
+    case StepKind::kLatentDown:
+    case StepKind::kLatentUp: {
+      const MatrixView& m =
+          w.matrix(step.kind == StepKind::kLatentDown ? Role::kLatentDown : Role::kLatentUp);
+      RunProjection(context_, m, src.data, src.count(), MakeLike(step.dst, src, m.rows).data);
       return OkStatus();
     }
     case StepKind::kMixer:
@@ -121,17 +140,48 @@ Status LayerExecutor::ModelStep(const Step& step, const LayerRun& run) {
   }
 }
 
+void LayerExecutor::Norm(const Step& step, const LayerRun& run) {
+  static constexpr Role kRoles[] = {Role::kInputNorm, Role::kFfnNorm, Role::kLatentNorm};
+  const Register src = At(step.source());
+  RunNorm(context_, run.weights->vector(kRoles[static_cast<size_t>(step.norm)]), src.data,
+          src.count(), MakeLike(step.dst, src, src.width).data);
+}
+
+void LayerExecutor::Mix(const Step& step, const LayerRun& run) {
+  const bool mixer = step.norm == NormRole::kMixerInput;
+  const Register src = At(step.source());
+  const Register& bank = At(Reg::kBank);
+  RunMix(context_, run.weights->vector(mixer ? Role::kMixerMixNorm : Role::kFfnMixNorm),
+         run.weights->vector(mixer ? Role::kMixerMixQuery : Role::kFfnMixQuery),
+         {.rows = bank.data, .snapshots = bank.width / context_.hidden}, src.data, src.count(),
+         MakeLike(step.dst, src, context_.hidden).data);
+}
+
+void LayerExecutor::Snapshot(const Step& step) {
+  Register& src = At(step.source());
+  const Register old = At(Reg::kBank);
+  const Register& bank = MakeLike(Reg::kBank, old, old.width + src.width);
+  for (int64_t i = 0; i < bank.count(); ++i) {
+    std::copy_n(old.data + i * old.width, old.width, bank.data + i * bank.width);
+    std::copy_n(src.data + i * src.width, src.width, bank.data + i * bank.width + old.width);
+  }
+  std::fill_n(src.data, src.floats(), 0.f);
+}
+
 void LayerExecutor::Mixer(const Step& step, const LayerRun& run) {
   const Register& src = At(step.source());
   const float* y = src.data;
   Register& dst = MakeLike(step.dst, src, context_.hidden);
   const int64_t tokens = run.batch.tokens;
-  if (run.facts->is_attention()) {
-    RunAttention(context_, std::get<AttentionFacts>(run.facts->mixer), *run.rope, *run.weights,
-                 run.batch, run.attention, y, dst.data);
+  const auto& mixer = run.facts->mixer;
+  if (const auto* attention = std::get_if<AttentionFacts>(&mixer)) {
+    RunAttention(context_, *attention, *run.rope, *run.weights, run.batch, run.attention, y,
+                 dst.data);
+  } else if (const auto* latent = std::get_if<LatentAttentionFacts>(&mixer)) {
+    RunLatentAttention(context_, *latent, *run.weights, run.batch, run.attention, y, dst.data);
   } else {
-    RunDeltaNet(context_, std::get<DeltaNetFacts>(run.facts->mixer), *run.weights, run.batch,
-                run.delta, y, dst.data);
+    RunDeltaNet(context_, std::get<DeltaNetFacts>(mixer), *run.weights, run.batch, run.delta, y,
+                dst.data);
   }
   // Padding rows lie behind the tokens; nothing has written them.
   std::fill(dst.data + tokens * context_.hidden, dst.data + dst.floats(), 0.f);
@@ -179,14 +229,15 @@ void LayerExecutor::Experts(const Step& step, const LayerRun& run) {
     for (int64_t i = 0; i < routing.floats(); ++i)
       if (local[i] >= 0) local[i] = (local[i] + offset) % slots;
   }
-  Register& dst = MakeLike(step.dst, src, context_.hidden);
+  Register& dst = MakeLike(step.dst, src, src.width);
   RunFlatExperts(context_.ops, context_.scratch, run.weights->experts,
                  {.x = y,
-                  .hidden = context_.hidden,
+                  .hidden = dst.width,
                   .rows = dst.count(),
                   .ids = local,
                   .weights = routing.data,
-                  .top_k = routing.width},
+                  .top_k = routing.width,
+                  .activation = context_.activation},
                  dst.data);
 }
 

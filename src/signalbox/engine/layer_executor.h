@@ -29,6 +29,12 @@
 
 namespace signalbox {
 
+// Snapshots of the residual between layers, rows as in the layers' input.
+struct SnapshotBank {
+  float* rows = nullptr;  // [rows, snapshots, hidden]; room for one more
+  int64_t snapshots = 0;
+};
+
 // One layer's share of a forward pass.
 struct LayerRun {
   int layer = 0;  // for observers; the draft layer is number facts.layers.size()
@@ -41,6 +47,7 @@ struct LayerRun {
   const LayerCut* cut = nullptr;               // how the layer's weights are cut
   const ExpertPlacement* placement = nullptr;  // null without experts
   ExpertExchange* exchange = nullptr;          // null where rows are not exchanged
+  SnapshotBank* bank = nullptr;                // null where no snapshots are kept
 };
 
 // The ranks around this one, for a step of the engine.
@@ -116,6 +123,9 @@ class LayerExecutor {
   void Route(const Step& step, const LayerRun& run);
   void Experts(const Step& step, const LayerRun& run);
   void AppendShared(const Step& step, const LayerRun& run);
+  void Norm(const Step& step, const LayerRun& run);
+  void Mix(const Step& step, const LayerRun& run);
+  void Snapshot(const Step& step);
   Status AllReduce(const Step& step);
   Status ReduceScatter(const Step& step);
   Status AllGather(const Step& step);
@@ -131,6 +141,7 @@ class LayerExecutor {
   std::vector<ExitAddend>* addends_;
   Register registers_[static_cast<size_t>(Reg::kCount)];
   Register input_;  // of the layer, where a step reads it again
+  Register input_bank_;
 };
 
 }  // namespace signalbox

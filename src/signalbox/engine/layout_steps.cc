@@ -21,7 +21,7 @@ Status LayerExecutor::LayoutStep(const Step& step, const LayerRun& run) {
       Slice(step.dst, At(step.source()), step.axes);
       return OkStatus();
     case StepKind::kInput:
-      Slice(step.dst, input_, step.axes);
+      Slice(step.dst, step.dst == Reg::kBank ? input_bank_ : input_, step.axes);
       return OkStatus();
     case StepKind::kRemapIds:
       if (step.dst != Reg::kRouting) return ExchangeStep(step, run);
@@ -186,7 +186,7 @@ Status LayerExecutor::ExchangeStep(const Step& step, const LayerRun& run) {
       return exchange.Run(context_.ops, context_.scratch, run.weights->experts, step.weigh);
     default: {
       SB_CHECK(step.kind == StepKind::kCombine) << ToString(step.kind);
-      Register& dst = MakeLike(step.dst, routing, context_.hidden);
+      Register& dst = MakeLike(step.dst, routing, exchange.shape().hidden);
       return exchange.Combine({dst.data, floats(dst)}, step.weigh);
     }
   }

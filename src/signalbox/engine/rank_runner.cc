@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "signalbox/base/check.h"
 
@@ -14,6 +15,12 @@ constexpr auto kFloatBytes = static_cast<int64_t>(sizeof(float));
 
 bool Fused(SharedPlacement placement) {
   return placement == SharedPlacement::kFusedGlobal || placement == SharedPlacement::kFusedOwn;
+}
+
+// Taken on the way through all layers.
+int64_t Snapshots(const ModelFacts& facts) {
+  return std::count_if(facts.layers.begin(), facts.layers.end(),
+                       [](const LayerFacts& layer) { return layer.snapshot; });
 }
 
 // A fused shared expert is one more expert behind the routed ones.
@@ -89,11 +96,17 @@ Status RankRunner::Build() {
   CacheShape shape;
   const auto add = [&](const LayerFacts& layer, LayerWeights& w, size_t index) {
     AppendFusedShared(layout_.kinds[model_.kind_of_layer[index]].cut, &w);
-    if (layer.is_attention()) {
-      const AttentionFacts& a = std::get<AttentionFacts>(layer.mixer);
+    if (const auto* attention = std::get_if<AttentionFacts>(&layer.mixer)) {
+      const AttentionFacts& a = *attention;
       cache_of_layer_.push_back(shape.attention.size());
       shape.attention.push_back({LocalKvHeads(a, w), a.head_dim, a.head_dim});
       ropes_.push_back(MakeRopeTable(a.rope));
+      return;
+    }
+    if (const auto* latent = std::get_if<LatentAttentionFacts>(&layer.mixer)) {
+      cache_of_layer_.push_back(shape.attention.size());
+      shape.attention.push_back({1, latent->cached(), 0});  // values are the front of the keys
+      ropes_.emplace_back();
       return;
     }
     const DeltaNetFacts& d = std::get<DeltaNetFacts>(layer.mixer);
@@ -118,11 +131,13 @@ Status RankRunner::BuildExchanges() {
       const PhasePlan& phase = kind.phases[p];
       if (!phase.context.contract) continue;
       const int shared = Fused(kind.cut.shared) ? 1 : 0;
+      const int64_t latent = model_.facts.kinds[k].latent;
       const ExchangeOptions options{
           .slots = static_cast<int>(kind.cut.slots_per_rank) + shared,
-          .hidden = static_cast<int>(facts_.hidden),
+          .hidden = static_cast<int>(latent > 0 ? latent : facts_.hidden),
           .top_k = static_cast<int>(model_.facts.kinds[k].moe->top_k) + shared,
           .capacity = layout_.capacity[static_cast<size_t>(layout_.phases[p])],
+          .activation = facts_.activation,
           .faults = setup_.row_faults};
       SB_ASSIGN_OR_RETURN(exchanges_.back().back(),
                           ExpertExchange::Create(*phase.context.contract, *comm_,
@@ -138,7 +153,9 @@ MathContext RankRunner::Context() {
           .hidden = facts_.hidden,
           .norm_eps = static_cast<float>(facts_.norm_eps),
           .norm_offset = facts_.norm_offset,
-          .chunked_delta = setup_.chunked_delta};
+          .activation = facts_.activation,
+          .chunked_delta = setup_.chunked_delta,
+          .expand_latents = setup_.expand_latents};
 }
 
 Result<StepOutput> RankRunner::Execute(const StepCommand& command) {
@@ -236,7 +253,8 @@ RankRunner::Flat RankRunner::Flatten(const std::vector<Span>& spans) {
   return flat;
 }
 
-Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, float* x) {
+Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& rows,
+                            SnapshotBank* bank, float* x) {
   const bool draft = layer == facts_.layers.size();
   const LayerFacts& facts = draft ? *facts_.mtp : facts_.layers[layer];
   const size_t kind_index = model_.kind_of_layer[layer];
@@ -251,7 +269,8 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
       .batch = {.tokens = rows.tokens(), .sequences = flat.spans, .positions = flat.positions},
       .cut = &kind.cut,
       .placement = placements_[kind_index] ? &*placements_[kind_index] : nullptr,
-      .exchange = exchanges_[kind_index][static_cast<size_t>(phase - kind.phases.data())].get()};
+      .exchange = exchanges_[kind_index][static_cast<size_t>(phase - kind.phases.data())].get(),
+      .bank = facts_.mixes ? bank : nullptr};
   const size_t place = cache_of_layer_[layer];
   std::vector<float*> conv;
   std::vector<float*> recurrent;
@@ -322,6 +341,30 @@ Status RankRunner::CollectTrace(std::vector<AddendTrace>* trace) {
   return OkStatus();
 }
 
+void RankRunner::FinalNorm(const float* x, const SnapshotBank& bank, std::span<const int64_t> rows,
+                           float* y) {
+  Scratch::Scope scope(scratch_);
+  const auto pick = [&](const float* in, int64_t width, float* out) {
+    ops_->GatherRows({.in = in,
+                      .in_stride = width,
+                      .width = width,
+                      .rows = rows,
+                      .out = out,
+                      .out_stride = width});
+  };
+  const auto count = static_cast<int64_t>(rows.size());
+  pick(x, facts_.hidden, y);
+  if (facts_.mixes) {
+    const int64_t width = bank.snapshots * facts_.hidden;
+    float* snapshots = scratch_.Take(count * width);  // [rows, snapshots, hidden]
+    pick(bank.rows, width, snapshots);
+    RunMix(Context(), weights_.trunk.vector(Role::kOutputMixNorm),
+           weights_.trunk.vector(Role::kOutputMixQuery),
+           {.rows = snapshots, .snapshots = bank.snapshots}, y, count, y);
+  }
+  RunNorm(Context(), weights_.trunk.vector(Role::kFinalNorm), y, count, y);
+}
+
 void RankRunner::Logits(const float* normed, int64_t rows, std::vector<float>* out) {
   out->resize(static_cast<size_t>(rows * facts_.vocab));
   ops_->MatMul({.x = normed,
@@ -372,10 +415,11 @@ Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
   float* x = scratch_.Take(rows * hidden);  // [rows, hidden], padding last
   ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, x);
   std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
+  SnapshotBank bank{.rows = scratch_.Take(rows * hidden * Snapshots(facts_))};
   const size_t layers = layer_limit_ == 0
                             ? facts_.layers.size()
                             : std::min(static_cast<size_t>(layer_limit_), facts_.layers.size());
-  for (size_t l = 0; l < layers; ++l) SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, x));
+  for (size_t l = 0; l < layers; ++l) SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, &bank, x));
 
   std::vector<int64_t> wanted;      // own rows that logits are asked for
   std::vector<Piece> logit_pieces;  // of all parts
@@ -396,20 +440,15 @@ Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
   }
   StepOutput output;
   if (leads_part()) {
-    const std::span<const float> norm = weights_.trunk.vector(Role::kFinalNorm);
     const int64_t count = static_cast<int64_t>(wanted.size());
     float* picked = scratch_.Take(count * hidden);  // [wanted, hidden]
-    ops_->GatherRows({.in = x,
-                      .in_stride = hidden,
-                      .width = hidden,
-                      .rows = wanted,
-                      .out = picked,
-                      .out_stride = hidden});
-    RunNorm(Context(), norm, picked, count, picked);
+    FinalNorm(x, bank, wanted, picked);
     Logits(picked, count, &output.logits);
     if (batch.want_hidden) {
+      std::vector<int64_t> all(static_cast<size_t>(tokens));
+      std::iota(all.begin(), all.end(), 0);
       output.hidden.resize(static_cast<size_t>(tokens * hidden));
-      RunNorm(Context(), norm, x, tokens, output.hidden.data());
+      FinalNorm(x, bank, all, output.hidden.data());
     }
   }
   SB_RETURN_IF_ERROR(Collect(logit_pieces, facts_.vocab, &output.logits));
@@ -467,7 +506,7 @@ Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
                 .y = x,
                 .y_stride = hidden});
   std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
-  SB_RETURN_IF_ERROR(RunLayer(facts_.layers.size(), flat, layout, x));
+  SB_RETURN_IF_ERROR(RunLayer(facts_.layers.size(), flat, layout, nullptr, x));
 
   StepOutput output;
   if (leads_part()) {

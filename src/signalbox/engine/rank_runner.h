@@ -38,6 +38,7 @@ struct RankSetup {
   Communicator* comm = nullptr;        // null on one rank
   CacheBudget budget;
   bool chunked_delta = false;
+  bool expand_latents = false;
   RowFaults row_faults;  // deliberate mistakes of the fault gallery
 };
 
@@ -95,10 +96,13 @@ class RankRunner final : public Rank {
   Status CheckTokens(const SequenceStep& step) const;
   Flat Flatten(const std::vector<Span>& spans);
   MathContext Context();
-  Status RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, float* x);
+  Status RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, SnapshotBank* bank,
+                  float* x);
   void Record(size_t layer, const Flat& flat, const RowLayout& rows, const float* x,
               std::vector<ExitAddend> addends);
   Status CollectTrace(std::vector<AddendTrace>* trace);
+  // y [rows.size(), hidden] <- what the head reads, for some rows of x.
+  void FinalNorm(const float* x, const SnapshotBank& bank, std::span<const int64_t> rows, float* y);
   void Logits(const float* normed, int64_t rows, std::vector<float>* out);
   // rows: this part's rows of `pieces` on entry; on rank 0 those of all parts on return, in order
   // of the pieces.

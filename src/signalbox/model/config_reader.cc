@@ -71,6 +71,35 @@ std::string ConfigReader::StringOr(const std::string& key, const std::string& fa
   return fallback;
 }
 
+std::vector<int64_t> ConfigReader::Integers(const std::string& key) {
+  std::vector<int64_t> numbers;
+  if (!Has(key)) return numbers;
+  const nlohmann::json& value = object_.at(key);
+  if (!value.is_array()) {
+    Fail(key, Shown(value), "a list of whole numbers");
+    return numbers;
+  }
+  for (const nlohmann::json& v : value) {
+    // Through double: an unsigned value above 2^63 must not wrap.
+    const double d = v.is_number_integer() ? v.get<double>() : std::nan("");
+    if (!(std::abs(d) <= std::numeric_limits<int32_t>::max())) {
+      Fail(key, Shown(v), "whole numbers of at most 31 bits");
+      return {};
+    }
+    numbers.push_back(v.get<int64_t>());
+  }
+  return numbers;
+}
+
+int64_t ConfigReader::LayerCount() {
+  // Bounds what a hostile config can make us allocate; the deepest release has 94 layers.
+  constexpr int64_t kMost = 4096;
+  const int64_t n = Positive("num_hidden_layers");
+  if (n <= kMost) return n;
+  Fail("num_hidden_layers", std::to_string(n), "at most " + std::to_string(kMost));
+  return 0;
+}
+
 ConfigReader ConfigReader::Object(const std::string& key) {
   static const nlohmann::json kEmpty = nlohmann::json::object();
   if (!Has(key)) return ConfigReader(kEmpty, where_ + ", " + key);

@@ -10,6 +10,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -42,9 +43,18 @@ class ConfigReader {
   ConfigReader Object(const std::string& key);
   const nlohmann::json& Raw(const std::string& key) const { return object_.at(key); }
 
+  // The whole numbers under `key`; none when it is missing.
+  std::vector<int64_t> Integers(const std::string& key);
+  // num_hidden_layers, bounded.
+  int64_t LayerCount();
+
   // Records an error of the caller's own, unless there is one already.
   void Fail(const std::string& key, std::string found, std::string expected,
             std::string remedy = "");
+  // The same with an error of a reader of one of the objects inside.
+  void Adopt(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
   const std::string& where() const { return where_; }
   const Status& status() const { return status_; }
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace signalbox {
 namespace {
 
@@ -97,9 +99,69 @@ TEST(Config, SizesThatDoNotFitAreErrors) {
   }
 }
 
-TEST(Config, EveryReleasedQwenConfigWeClaimReads) {
+// The bundled Kimi-K3 with one value of its text_config replaced.
+std::string K3(const std::string& from, const std::string& to) {
+  std::ifstream file(kModels + "tiny-kimi-k3-mxfp4/config.json");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Config, KimiK3) {
+  auto c = ReadModelConfig(kModels + "tiny-kimi-k3-mxfp4");
+  ASSERT_TRUE(c.ok()) << c.status().ToString();
+  const ModelFacts& f = c->facts;
+  EXPECT_TRUE(f.mixes);
+  EXPECT_EQ(f.activation.kind, Activation::Kind::kSitu);
+  EXPECT_EQ(f.activation.gate_bound, 4);
+  EXPECT_EQ(f.activation.up_bound, 25);
+  EXPECT_EQ(f.norm_eps, 1e-5);
+  ASSERT_EQ(f.layers.size(), 8u);
+  for (size_t l = 0; l < 8; ++l) {
+    // The config counts from one.
+    EXPECT_EQ(f.layers[l].is_attention(), l == 3 || l == 7) << l;
+    EXPECT_EQ(f.layers[l].snapshot, l % 3 == 0) << l;
+    EXPECT_EQ(f.layers[l].is_moe(), l > 0) << l;
+  }
+  const auto& a = std::get<LatentAttentionFacts>(f.layers[3].mixer);
+  EXPECT_EQ(a.cached(), 80);
+  EXPECT_EQ(a.norm_eps, 1e-6);
+  const auto& d = std::get<DeltaNetFacts>(f.layers[0].mixer);
+  EXPECT_EQ(d.decay_bound, -5);
+  EXPECT_EQ(d.decay_rank, 64);
+  const auto& m = std::get<MoeFacts>(f.layers[1].ffn);
+  EXPECT_EQ(m.scores, RouterScores::kSigmoid);
+  EXPECT_EQ(m.latent, 128);
+  EXPECT_EQ(m.shared_inner, 192);
+}
+
+TEST(Config, KimiK3RefusesWhatItsLayersDoNotDo) {
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {R"("mla_use_nope": true)", R"("mla_use_nope": false)"},
+           {R"("hidden_act": "situ")", R"("hidden_act": "silu")"},
+           {R"("num_expert_group": 1)", R"("num_expert_group": 2)"},
+           {R"("gate_lower_bound": -5.0)", R"("gate_lower_bound": 5.0)"},
+           {R"("use_full_rank_gate": true)", R"("use_full_rank_gate": false)"},
+           {R"("activation_situ_beta": 4.0)", R"("activation_situ_beta": 0)"},
+           {R"("num_nextn_predict_layers": 0)", R"("num_nextn_predict_layers": 1)"},
+           {R"("num_hidden_layers": 8)", R"("num_hidden_layers": 9)"},
+           {R"("num_hidden_layers": 8)", R"("num_hidden_layers": 7)"},
+           {R"("full_attn_layers": [)", R"("full_attn_layers": [ 1, )"},
+           {R"("full_attn_layers": [)", R"("full_attn_layers": [ "x", )"},
+           {R"("q_lora_rank": 128)", R"("q_lora_rank": null)"}}) {
+    const Status status = Error(K3(from, to));
+    EXPECT_EQ(status.code(), StatusCode::kBadCheckpoint) << to;
+    // The key is named.
+    const std::string key = to.substr(1, to.find('"', 1) - 1);
+    if (key == "num_hidden_layers") continue;  // the lists of layers are at fault
+    EXPECT_THAT(status.message(), HasSubstr(key));
+  }
+}
+
+TEST(Config, EveryReleasedConfigWeClaimReads) {
   for (const char* name :
-       {"qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "qwen3-235b-a22b",
+       {"kimi-k3", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "qwen3-235b-a22b",
         "qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}) {
     std::string text;
     FILE* f = fopen((kModels + "configs/" + name + ".json").c_str(), "r");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "signalbox/base/check.h"
+#include "signalbox/model/families/rules.h"
 
 namespace signalbox {
 namespace {
@@ -16,17 +17,14 @@ const Family& FamilyOf(const ModelFacts& facts) {
   __builtin_unreachable();
 }
 
-TensorRule Matrix(std::string name, Role role, int64_t rows, int64_t cols) {
-  return {.kind = TensorRule::Kind::kMatrix,
-          .name = std::move(name),
-          .parts = {{role, rows}},
-          .other = cols};
-}
-
 }  // namespace
 
 std::span<const Family> Families() {
-  static const std::vector<Family> kFamilies = QwenFamilies();
+  static const std::vector<Family> kFamilies = [] {
+    std::vector<Family> all = QwenFamilies();
+    for (Family& family : KimiFamilies()) all.push_back(std::move(family));
+    return all;
+  }();
   return kFamilies;
 }
 
@@ -36,6 +34,14 @@ const Family* FindFamily(std::string_view model_type) {
       return &f;
   }
   return nullptr;
+}
+
+std::string_view MixerName(const LayerFacts& layer) {
+  if (const auto* delta = std::get_if<DeltaNetFacts>(&layer.mixer)) {
+    return delta->decay_rank > 0 ? "kimi delta attention" : "gated delta net";
+  }
+  return std::holds_alternative<LatentAttentionFacts>(layer.mixer) ? "latent attention"
+                                                                   : "attention";
 }
 
 int64_t TensorRule::total() const {
@@ -49,15 +55,19 @@ FamilyFiles FilesOf(const ModelFacts& facts) {
 }
 
 std::vector<TensorRule> TrunkRules(const ModelFacts& facts) {
-  return {Matrix("embed_tokens", Role::kEmbedding, facts.vocab, facts.hidden),
-          {.kind = TensorRule::Kind::kVector,
-           .name = "norm.weight",
-           .parts = {{Role::kFinalNorm, facts.hidden}}}};
+  std::vector<TensorRule> rules = {
+      weight_rules::Matrix("embed_tokens", Role::kEmbedding, facts.vocab, facts.hidden),
+      weight_rules::Vector("norm.weight", Role::kFinalNorm, facts.hidden)};
+  if (const auto more = FamilyOf(facts).trunk_rules; more != nullptr) {
+    for (TensorRule& rule : more(facts)) rules.push_back(std::move(rule));
+  }
+  return rules;
 }
 
 std::vector<TensorRule> HeadRules(const ModelFacts& facts) {
   if (facts.tied_embeddings) return {};
-  return {Matrix("lm_head", Role::kHead, facts.vocab, facts.hidden)};
+  return {weight_rules::Matrix(FilesOf(facts).head_prefix + "lm_head", Role::kHead, facts.vocab,
+                               facts.hidden)};
 }
 
 std::vector<TensorRule> LayerRules(const ModelFacts& facts, const LayerFacts& layer) {
@@ -81,6 +91,12 @@ std::string_view ToString(Role role) {
                                                 "query bias",
                                                 "key bias",
                                                 "value bias",
+                                                "query latent",
+                                                "query latent norm",
+                                                "key latent",
+                                                "key latent norm",
+                                                "key and value",
+                                                "attention gate",
                                                 "query norm",
                                                 "key norm",
                                                 "delta query",
@@ -89,12 +105,17 @@ std::string_view ToString(Role role) {
                                                 "delta gate",
                                                 "delta beta",
                                                 "delta decay",
+                                                "delta decay rank",
                                                 "delta conv",
                                                 "delta A_log",
                                                 "delta dt_bias",
                                                 "delta norm",
                                                 "delta out",
                                                 "router",
+                                                "router bias",
+                                                "latent down",
+                                                "latent norm",
+                                                "latent up",
                                                 "expert gate",
                                                 "expert up",
                                                 "expert down",
@@ -105,6 +126,13 @@ std::string_view ToString(Role role) {
                                                 "dense gate",
                                                 "dense up",
                                                 "dense down",
+                                                "mixer mix norm",
+                                                "mixer mix query",
+                                                "feed-forward mix norm",
+                                                "feed-forward mix query",
+                                                "output mix norm",
+                                                "output mix query",
+                                                "padding",
                                                 "draft projection",
                                                 "draft embedding norm",
                                                 "draft hidden norm",

@@ -27,6 +27,8 @@ struct Family {
   FamilyFiles files;
   std::vector<TensorRule> (*layer_rules)(const ModelFacts& facts, const LayerFacts& layer);
   std::vector<TensorRule> (*mtp_rules)(const ModelFacts& facts);  // null without a draft layer
+  // Beside embedding and final norm; null for none.
+  std::vector<TensorRule> (*trunk_rules)(const ModelFacts& facts) = nullptr;
 };
 
 std::span<const Family> Families();
@@ -34,5 +36,6 @@ const Family* FindFamily(std::string_view model_type);
 
 // One list per file in families/.
 std::vector<Family> QwenFamilies();
+std::vector<Family> KimiFamilies();
 
 }  // namespace signalbox

@@ -5,20 +5,10 @@
 #include <cmath>
 
 #include "signalbox/base/check.h"
+#include "signalbox/model/math_util.h"
 
 namespace signalbox {
 namespace {
-
-void MatMul(const MathContext& ctx, const MatrixView& w, const float* x, int64_t x_stride,
-            int64_t tokens, float* y, int64_t y_stride, const float* bias = nullptr) {
-  ctx.ops.MatMul({.x = x,
-                  .x_stride = x_stride,
-                  .tokens = tokens,
-                  .w = w,
-                  .bias = bias,
-                  .y = y,
-                  .y_stride = y_stride});
-}
 
 const float* BiasOrNull(const LayerWeights& w, Role role) {
   return w.has(role) ? w.vector(role).data() : nullptr;
@@ -47,7 +37,7 @@ void GatedMlp(const MathContext& ctx, const MatrixView& gate, const MatrixView& 
   float* u = ctx.scratch.Take(tokens * inner);
   MatMul(ctx, gate, y, ctx.hidden, tokens, g, inner);
   MatMul(ctx, up, y, ctx.hidden, tokens, u, inner);
-  ctx.ops.SiluMul(g, u, tokens * inner, g);
+  ctx.ops.Glu(ctx.activation, g, u, tokens * inner, g);
   MatMul(ctx, down, g, inner, tokens, out, down.rows);
 }
 
@@ -95,6 +85,24 @@ void RunNorm(const MathContext& ctx, std::span<const float> weight, const float*
                    .eps = ctx.norm_eps,
                    .y = y,
                    .y_stride = width});
+}
+
+void RunMix(const MathContext& ctx, std::span<const float> norm, std::span<const float> query,
+            const MixBank& bank, const float* x, int64_t rows, float* y) {
+  ctx.ops.Mix({.bank = bank.rows,
+               .snapshots = bank.snapshots,
+               .x = x,
+               .rows = rows,
+               .width = ctx.hidden,
+               .norm = norm.data(),
+               .query = query.data(),
+               .eps = ctx.norm_eps,
+               .y = y});
+}
+
+void RunProjection(const MathContext& ctx, const MatrixView& w, const float* x, int64_t rows,
+                   float* y) {
+  MatMul(ctx, w, x, w.cols, rows, y, w.rows);
 }
 
 void RunAttention(const MathContext& ctx, const AttentionFacts& facts, const RopeTable& rope,
@@ -159,6 +167,47 @@ void RunAttention(const MathContext& ctx, const AttentionFacts& facts, const Rop
   MatMul(ctx, w.matrix(Role::kOut), attended, heads * dim, tokens, out, ctx.hidden);
 }
 
+namespace {
+
+// What the delta rule reads beside q, k and v.
+struct DecayGates {
+  const float* g;     // [tokens, value_heads] or [tokens, value_heads, key_dim]
+  const float* beta;  // [tokens, value_heads]
+};
+
+DecayGates RunDecayGates(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
+                         int64_t tokens, const float* y) {
+  const int64_t heads = LocalValueHeads(w);
+  const MatrixView& decay = w.matrix(Role::kDeltaDecay);
+  float* a = ctx.scratch.Take(tokens * decay.rows);
+  float* b = ctx.scratch.Take(tokens * heads);
+  MatMul(ctx, w.matrix(Role::kDeltaBeta), y, ctx.hidden, tokens, b, heads);
+  if (facts.decay_rank == 0) {
+    MatMul(ctx, decay, y, ctx.hidden, tokens, a, heads);
+    float* g = ctx.scratch.Take(tokens * heads);
+    float* beta = ctx.scratch.Take(tokens * heads);
+    ctx.ops.DeltaGates(a, b, w.vector(Role::kDeltaALog).data(), w.vector(Role::kDeltaDtBias).data(),
+                       tokens, heads, g, beta);
+    return {g, beta};
+  }
+  float* rank = ctx.scratch.Take(tokens * facts.decay_rank);
+  RunProjection(ctx, w.matrix(Role::kDeltaDecayRank), y, tokens, rank);
+  RunProjection(ctx, decay, rank, tokens, a);
+  ctx.ops.BoundedDeltaGates({.z = a,
+                             .b = b,
+                             .a_log = w.vector(Role::kDeltaALog).data(),
+                             .dt_bias = w.vector(Role::kDeltaDtBias).data(),
+                             .bound = static_cast<float>(facts.decay_bound),
+                             .tokens = tokens,
+                             .heads = heads,
+                             .key_dim = facts.key_dim,
+                             .g = a,
+                             .beta = b});
+  return {a, b};
+}
+
+}  // namespace
+
 void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
                  const TokenBatch& batch, const DeltaNetState& state, const float* y, float* out) {
   Scratch::Scope scope(ctx.scratch);
@@ -185,16 +234,9 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                       .y = c,
                       .y_stride = channels});
 
-  float* a = ctx.scratch.Take(tokens * value_heads);
-  float* b = ctx.scratch.Take(tokens * value_heads);
-  float* g = ctx.scratch.Take(tokens * value_heads);
-  float* beta = ctx.scratch.Take(tokens * value_heads);
+  const DecayGates gates = RunDecayGates(ctx, facts, w, tokens, y);
   float* z = ctx.scratch.Take(tokens * value_width);  // [tokens, value_heads, value_dim]
-  MatMul(ctx, w.matrix(Role::kDeltaDecay), y, ctx.hidden, tokens, a, value_heads);
-  MatMul(ctx, w.matrix(Role::kDeltaBeta), y, ctx.hidden, tokens, b, value_heads);
   MatMul(ctx, w.matrix(Role::kDeltaGate), y, ctx.hidden, tokens, z, value_width);
-  ctx.ops.DeltaGates(a, b, w.vector(Role::kDeltaALog).data(), w.vector(Role::kDeltaDtBias).data(),
-                     tokens, value_heads, g, beta);
 
   float* o = ctx.scratch.Take(tokens * value_width);  // [tokens, value_heads, value_dim]
   ctx.ops.DeltaRule({.q = c,
@@ -203,8 +245,9 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                      .q_stride = channels,
                      .k_stride = channels,
                      .v_stride = channels,
-                     .g = g,
-                     .beta = beta,
+                     .g = gates.g,
+                     .beta = gates.beta,
+                     .channel_decay = facts.decay_rank > 0,
                      .key_heads = wq.rows / facts.key_dim,
                      .value_heads = value_heads,
                      .key_dim = facts.key_dim,
@@ -219,6 +262,7 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                         .rows = tokens * value_heads,
                         .width = facts.value_dim,
                         .weight = w.vector(Role::kDeltaNorm).data(),
+                        .gate = facts.gate,
                         .eps = ctx.norm_eps,
                         .y = o});
   MatMul(ctx, w.matrix(Role::kDeltaOut), o, value_width, tokens, out, ctx.hidden);
@@ -234,6 +278,8 @@ void RunRouter(const MathContext& ctx, const MoeFacts& facts, const LayerWeights
                   .experts = facts.experts,
                   .top_k = facts.top_k,
                   .renormalise = facts.renormalise,
+                  .scores = facts.scores,
+                  .bias = facts.selection_bias ? w.vector(Role::kRouterBias).data() : nullptr,
                   .ids = ids,
                   .weights = weights});
 }

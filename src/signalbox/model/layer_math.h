@@ -27,7 +27,11 @@ struct MathContext {
   int64_t hidden;
   float norm_eps;
   float norm_offset;
+  Activation activation;       // of gated MLPs
   bool chunked_delta = false;  // chunk form of the delta rule for spans of more than one token
+  // Latent attention makes keys and values of a span of more than one token from their latents,
+  // instead of moving queries and results to the latent space.
+  bool expand_latents = false;
 };
 
 // New tokens of several sequences, flattened.
@@ -40,6 +44,12 @@ struct TokenBatch {
 struct AttentionState {
   KvView kv;
   std::span<const int32_t* const> block_tables;  // [sequences]
+};
+
+// Snapshots of the residual, beside its rows.
+struct MixBank {
+  const float* rows = nullptr;  // [rows, snapshots, hidden]
+  int64_t snapshots = 0;
 };
 
 struct DeltaNetState {
@@ -58,10 +68,20 @@ RopeTable MakeRopeTable(const RopeFacts& facts);
 void RunNorm(const MathContext& ctx, std::span<const float> weight, const float* x, int64_t rows,
              float* y);
 
+// y [rows, hidden] <- the mix of x and its snapshots, scored by the two weights.
+void RunMix(const MathContext& ctx, std::span<const float> norm, std::span<const float> query,
+            const MixBank& bank, const float* x, int64_t rows, float* y);
+// y [rows, w.rows] <- w x, x [rows, w.cols].
+void RunProjection(const MathContext& ctx, const MatrixView& w, const float* x, int64_t rows,
+                   float* y);
+
 // y, out [tokens, hidden].
 void RunAttention(const MathContext& ctx, const AttentionFacts& facts, const RopeTable& rope,
                   const LayerWeights& w, const TokenBatch& batch, const AttentionState& state,
                   const float* y, float* out);
+void RunLatentAttention(const MathContext& ctx, const LatentAttentionFacts& facts,
+                        const LayerWeights& w, const TokenBatch& batch, const AttentionState& state,
+                        const float* y, float* out);
 void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
                  const TokenBatch& batch, const DeltaNetState& state, const float* y, float* out);
 

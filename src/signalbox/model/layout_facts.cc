@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "signalbox/plan/one_rank.h"
 
@@ -23,32 +24,56 @@ int64_t BytesOf(const LayerWeights& w, std::initializer_list<Role> roles) {
   return bytes;
 }
 
-void DescribeMixer(const LayerFacts& layer, LayerKindFacts* kind) {
-  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));  // caches are kept in float
-  if (layer.is_attention()) {
-    const AttentionFacts& a = std::get<AttentionFacts>(layer.mixer);
+constexpr auto kFloat = static_cast<int64_t>(sizeof(float));  // caches are kept in float
+
+struct DescribeMixer {
+  LayerKindFacts* kind;
+
+  void operator()(const AttentionFacts& a) const {
     kind->heads = {{"heads", a.heads}, {"kv heads", a.kv_heads, /*may_repeat=*/true}};
     kind->bytes.cache_per_token = 2 * a.kv_heads * a.head_dim * kFloat;
-    return;
   }
-  const DeltaNetFacts& d = std::get<DeltaNetFacts>(layer.mixer);
-  kind->heads = {{"value heads", d.value_heads}, {"key heads", d.key_heads, /*may_repeat=*/true}};
-  kind->bytes.cache_per_sequence =
-      ((d.conv_kernel - 1) * d.conv_channels() + d.value_heads * d.key_dim * d.value_dim) * kFloat;
+  void operator()(const LatentAttentionFacts& a) const {
+    kind->heads = {{"heads", a.heads}, {"latents", 1, /*may_repeat=*/true}};
+    kind->bytes.cache_per_token = a.cached() * kFloat;
+  }
+  void operator()(const DeltaNetFacts& d) const {
+    kind->heads = {{"value heads", d.value_heads}};
+    // Without key heads of its own a value head needs none beside it.
+    if (d.key_heads < d.value_heads) {
+      kind->heads.push_back({"key heads", d.key_heads, /*may_repeat=*/true});
+    }
+    kind->bytes.cache_per_sequence =
+        ((d.conv_kernel - 1) * d.conv_channels() + d.value_heads * d.key_dim * d.value_dim) *
+        kFloat;
+  }
+};
+
+// The model's routed scaling factor as an exact fraction.
+Rational ScaleOf(const MoeFacts& moe) {
+  return Rational::Parse(fmt::format("{:.6f}", moe.routed_scale)).value_or(Rational{});
 }
 
-LayerKindFacts DescribeLayer(const LayerFacts& layer, const LayerWeights& w) {
+LayerKindFacts DescribeLayer(const ModelFacts& facts, const LayerFacts& layer,
+                             const LayerWeights& w) {
   LayerKindFacts kind{.layers = 1};
-  LayerShape shape;
-  DescribeMixer(layer, &kind);
+  LayerShape shape{.mixes = facts.mixes, .snapshot = layer.snapshot};
+  kind.kind = MixerName(layer);
+  std::visit(DescribeMixer{&kind}, layer.mixer);
   kind.bytes.mixer =
-      BytesOf(w, {Role::kQuery, Role::kKey, Role::kValue, Role::kOut, Role::kDeltaQuery,
-                  Role::kDeltaKey, Role::kDeltaValue, Role::kDeltaGate, Role::kDeltaBeta,
-                  Role::kDeltaDecay, Role::kDeltaOut});
-  kind.kind = layer.is_attention() ? "attention" : "gated delta net";
+      BytesOf(w, {Role::kQuery, Role::kKey, Role::kValue, Role::kKeyValue, Role::kOutGate,
+                  Role::kOut, Role::kDeltaQuery, Role::kDeltaKey, Role::kDeltaValue,
+                  Role::kDeltaGate, Role::kDeltaBeta, Role::kDeltaDecay, Role::kDeltaOut});
+  kind.bytes.whole = BytesOf(w, {Role::kQueryLatent, Role::kKeyLatent, Role::kDeltaDecayRank});
   if (layer.is_moe()) {
     const MoeFacts& m = std::get<MoeFacts>(layer.ffn);
-    shape = {.moe = true, .shared = m.shared_inner > 0, .gated = w.has(Role::kSharedScore)};
+    shape.moe = true;
+    shape.shared = m.shared_inner > 0;
+    shape.gated = w.has(Role::kSharedScore);
+    shape.latent = m.latent > 0;
+    shape.latent_norm = m.latent_norm;
+    shape.routed_scale = ScaleOf(m);
+    kind.latent = m.latent;
     // The strictest block of all experts decides where a width may be cut.
     WidthFormat format = FormatOf(w.experts.front().down);
     for (const ExpertWeights& e : w.experts) {
@@ -62,15 +87,17 @@ LayerKindFacts DescribeLayer(const LayerFacts& layer, const LayerWeights& w) {
           MlpLayout{.inner = m.shared_inner, .format = FormatOf(w.matrix(Role::kSharedDown))};
     }
     kind.bytes.shared = BytesOf(w, {Role::kSharedGate, Role::kSharedUp, Role::kSharedDown});
-    kind.bytes.whole = BytesOf(w, {Role::kRouter, Role::kSharedScore});
-    kind.kind +=
-        fmt::format(" + {} experts{}", format.name, shape.shared ? " + shared expert" : "");
+    kind.bytes.whole +=
+        BytesOf(w, {Role::kRouter, Role::kSharedScore, Role::kLatentDown, Role::kLatentUp});
+    kind.kind += fmt::format(" + {}{} experts{}", shape.latent ? "latent " : "", format.name,
+                             shape.shared ? " + shared expert" : "");
   } else {
     const DenseFacts& d = std::get<DenseFacts>(layer.ffn);
     kind.dense = MlpLayout{.inner = d.inner, .format = FormatOf(w.matrix(Role::kDenseDown))};
     kind.bytes.dense = BytesOf(w, {Role::kDenseGate, Role::kDenseUp, Role::kDenseDown});
     kind.kind += " + dense";
   }
+  if (layer.snapshot) kind.kind += ", snapshot";
   shape.kind = kind.kind;
   kind.program = OneRankPlan(shape).steps;
   return kind;
@@ -85,7 +112,7 @@ ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole) {
   if (!facts.tied_embeddings) layout.facts.trunk_bytes += BytesOf(whole.trunk, {Role::kHead});
   if (whole.mtp) layout.facts.trunk_bytes += BytesOf(whole.mtp->module, {Role::kMtpProject});
   const auto add = [&](const LayerFacts& layer, const LayerWeights& w) {
-    LayerKindFacts kind = DescribeLayer(layer, w);
+    LayerKindFacts kind = DescribeLayer(facts, layer, w);
     auto& kinds = layout.facts.kinds;
     const auto it = std::find_if(kinds.begin(), kinds.end(),
                                  [&](const LayerKindFacts& k) { return k.kind == kind.kind; });

@@ -54,19 +54,18 @@ int64_t Elements(const TensorSpec& spec) {
 class Planner {
  public:
   Planner(const ModelFacts& facts, const SynthOptions& options)
-      : facts_(facts), options_(options) {}
+      : facts_(facts), files_(FilesOf(facts)), options_(options) {}
 
   std::vector<PlannedTensor> Plan() {
-    const FamilyFiles files = FilesOf(facts_);
-    const std::string& trunk = files.trunk_prefixes.front();
+    const std::string& trunk = files_.trunk_prefixes.front();
     Add(TrunkRules(facts_), trunk, true);
     Add(HeadRules(facts_), "", true);
     for (size_t l = 0; l < facts_.layers.size(); ++l) {
       Add(LayerRules(facts_, facts_.layers[l]), fmt::format("{}layers.{}.", trunk, l), true);
     }
     if (facts_.mtp) {
-      Add(MtpRules(facts_), files.mtp_prefix, false);
-      Add(LayerRules(facts_, *facts_.mtp), files.mtp_prefix + "layers.0.", false);
+      Add(MtpRules(facts_), files_.mtp_prefix, false);
+      Add(LayerRules(facts_, *facts_.mtp), files_.mtp_prefix + "layers.0.", false);
     }
     return std::move(tensors_);
   }
@@ -81,7 +80,8 @@ class Planner {
   }
 
   void Mxfp4(const std::string& module, int64_t rows, int64_t cols) {
-    tensors_.push_back({{module + ".weight", DType::kU8, {rows, cols / 2}}, Fill::kNibbles, 0});
+    const std::string nibbles = module + std::string(files_.packed_suffix);
+    tensors_.push_back({{nibbles, DType::kU8, {rows, cols / 2}}, Fill::kNibbles, 0});
     tensors_.push_back(
         {{module + ".weight_scale", DType::kU8, {rows, cols / 32}}, Fill::kScales, Spread(cols)});
   }
@@ -112,7 +112,8 @@ class Planner {
     shape.insert(shape.end(), rule.trailing.begin(), rule.trailing.end());
     const Role role = rule.parts.front().role;
     if (role == Role::kDeltaConv || role == Role::kQueryBias || role == Role::kKeyBias ||
-        role == Role::kValueBias) {
+        role == Role::kValueBias || role == Role::kRouterBias || role == Role::kMixerMixQuery ||
+        role == Role::kFfnMixQuery || role == Role::kOutputMixQuery) {
       tensors_.push_back({{prefix + rule.name, DType::kBf16, shape}, Fill::kWeight, 0.3f});
     } else if (role == Role::kDeltaALog || role == Role::kDeltaDtBias) {
       tensors_.push_back({{prefix + rule.name, DType::kBf16, shape}, Fill::kDecay, 0});
@@ -140,6 +141,7 @@ class Planner {
   }
 
   const ModelFacts& facts_;
+  const FamilyFiles files_;
   const SynthOptions& options_;
   std::vector<PlannedTensor> tensors_;
 };
@@ -194,6 +196,19 @@ Result<Json> TrimmedConfig(const std::string& path, int64_t layers) {
   if (text.contains("layer_types") && text["layer_types"].is_array() &&
       static_cast<int64_t>(text["layer_types"].size()) > layers) {
     text["layer_types"].erase(text["layer_types"].begin() + layers, text["layer_types"].end());
+  }
+  // Lists of layer numbers, from one.
+  if (text.contains("linear_attn_config") && text["linear_attn_config"].is_object()) {
+    for (const char* key : {"full_attn_layers", "kda_layers"}) {
+      if (!text["linear_attn_config"].contains(key)) continue;
+      Json kept = Json::array();
+      for (const Json& number : text["linear_attn_config"][key]) {
+        if (!number.is_number_integer() || number.get<double>() <= double(layers)) {
+          kept.push_back(number);
+        }
+      }
+      text["linear_attn_config"][key] = std::move(kept);
+    }
   }
   return config;
 }

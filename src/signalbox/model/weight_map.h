@@ -29,37 +29,55 @@ enum class Role : uint8_t {
   kKey,    // [kv_heads * head_dim, hidden]
   kValue,  // [kv_heads * head_dim, hidden]
   kOut,    // [hidden, heads * head_dim]
-  kQueryBias,      // [heads * head_dim]
-  kKeyBias,        // [kv_heads * head_dim]
-  kValueBias,      // [kv_heads * head_dim]
-  kQueryNorm,      // [head_dim]
-  kKeyNorm,        // [head_dim]
-  kDeltaQuery,     // [key_heads * key_dim, hidden]
-  kDeltaKey,       // [key_heads * key_dim, hidden]
-  kDeltaValue,     // [value_heads * value_dim, hidden]
-  kDeltaGate,      // [value_heads * value_dim, hidden] (z)
-  kDeltaBeta,      // [value_heads, hidden] (b)
-  kDeltaDecay,     // [value_heads, hidden] (a)
-  kDeltaConv,      // [channels, kernel]: query, key and value channels
-  kDeltaALog,      // [value_heads]
-  kDeltaDtBias,    // [value_heads]
-  kDeltaNorm,      // [value_dim]
-  kDeltaOut,       // [hidden, value_heads * value_dim]
-  kRouter,         // [experts, hidden]
-  kExpertGate,     // per expert [inner, hidden]
-  kExpertUp,       // per expert [inner, hidden]
-  kExpertDown,     // per expert [hidden, inner]
-  kSharedGate,     // [shared_inner, hidden]
-  kSharedUp,       // [shared_inner, hidden]
-  kSharedDown,     // [hidden, shared_inner]
-  kSharedScore,    // [1, hidden]: the shared expert's own sigmoid gate
-  kDenseGate,      // [dense inner, hidden]
-  kDenseUp,        // [dense inner, hidden]
-  kDenseDown,      // [hidden, dense inner]
-  kMtpProject,     // [hidden, 2 hidden]
-  kMtpEmbedNorm,   // [hidden]
-  kMtpHiddenNorm,  // [hidden]
-  kMtpFinalNorm,   // [hidden]
+  kQueryBias,        // [heads * head_dim]
+  kKeyBias,          // [kv_heads * head_dim]
+  kValueBias,        // [kv_heads * head_dim]
+  kQueryLatent,      // [query_rank, hidden]
+  kQueryLatentNorm,  // [query_rank]; kQuery is [heads * query_dim, query_rank] behind it
+  kKeyLatent,        // [latent + shared_dim, hidden]
+  kKeyLatentNorm,    // [latent]
+  kKeyValue,         // [heads * (own_dim + value_dim), latent], per head key then value
+  kOutGate,          // [heads * value_dim, hidden]
+  kQueryNorm,        // [head_dim]
+  kKeyNorm,          // [head_dim]
+  kDeltaQuery,       // [key_heads * key_dim, hidden]
+  kDeltaKey,         // [key_heads * key_dim, hidden]
+  kDeltaValue,       // [value_heads * value_dim, hidden]
+  kDeltaGate,        // [value_heads * value_dim, hidden] (z)
+  kDeltaBeta,        // [value_heads, hidden] (b)
+  kDeltaDecay,       // [value_heads, hidden] (a); per channel [value_heads * key_dim, decay_rank]
+  kDeltaDecayRank,   // [decay_rank, hidden]
+  kDeltaConv,        // [channels, kernel]: query, key and value channels
+  kDeltaALog,        // [value_heads]
+  kDeltaDtBias,      // [value_heads]; per channel [value_heads * key_dim]
+  kDeltaNorm,        // [value_dim]
+  kDeltaOut,         // [hidden, value_heads * value_dim]
+  kRouter,           // [experts, hidden]
+  kRouterBias,       // [experts]: added to scores for the choice only
+  kLatentDown,       // [latent, hidden]
+  kLatentNorm,       // [latent]
+  kLatentUp,         // [hidden, latent]
+  kExpertGate,       // per expert [inner, hidden or latent]
+  kExpertUp,         // per expert [inner, hidden or latent]
+  kExpertDown,       // per expert [hidden or latent, inner]
+  kSharedGate,       // [shared_inner, hidden]
+  kSharedUp,         // [shared_inner, hidden]
+  kSharedDown,       // [hidden, shared_inner]
+  kSharedScore,      // [1, hidden]: the shared expert's own sigmoid gate
+  kDenseGate,        // [dense inner, hidden]
+  kDenseUp,          // [dense inner, hidden]
+  kDenseDown,        // [hidden, dense inner]
+  kMixerMixNorm,     // [hidden]: norm of what the mixer's mix reads, and the query it is scored by
+  kMixerMixQuery,    // [hidden]
+  kFfnMixNorm,       // [hidden]
+  kFfnMixQuery,      // [hidden]
+  kOutputMixNorm,    // [hidden]
+  kOutputMixQuery,   // [hidden]
+  kPadding,          // entries of a vector that mean nothing
+  kMtpProject,       // [hidden, 2 hidden]
+  kMtpEmbedNorm,     // [hidden]
+  kMtpHiddenNorm,    // [hidden]
+  kMtpFinalNorm,     // [hidden]
   kCount,
 };
 std::string_view ToString(Role role);
@@ -108,12 +126,14 @@ struct FamilyFiles {
   // Candidates in order; the one under which the embedding is found is used.
   std::vector<std::string> trunk_prefixes;
   std::string mtp_prefix;  // empty when the family has no draft layer
+  std::string head_prefix = {};
+  std::string_view packed_suffix = ".weight";  // of MXFP4 nibbles as `synth` writes them
   // Tensors of parts that this engine knowingly leaves out: glob pattern and reason.
   std::vector<std::array<std::string, 2>> skipped;
 };
 
 FamilyFiles FilesOf(const ModelFacts& facts);
-// Embedding, final norm (relative to the trunk prefix).
+// Embedding, final norm and what the family adds (relative to the trunk prefix).
 std::vector<TensorRule> TrunkRules(const ModelFacts& facts);
 // The head; empty when embeddings are tied. Full names.
 std::vector<TensorRule> HeadRules(const ModelFacts& facts);

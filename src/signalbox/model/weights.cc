@@ -112,6 +112,7 @@ class Loader {
     int64_t at = 0;
     for (const TensorPart& part : rule.parts) {
       SB_ASSIGN_OR_RETURN(Range r, RangeOf(part, shards_));
+      if (part.role == Role::kPadding) continue;  // behind the parts that are used
       out->Append(part.role,
                   std::span(all).subspan(static_cast<size_t>((at + r.begin) * width),
                                          static_cast<size_t>((r.end - r.begin) * width)));

@@ -68,40 +68,6 @@ Result<ModelWeights> Load(const Loaded& m, const WeightShards& shards) {
   return LoadWeights(m.checkpoint, m.config.facts, all);
 }
 
-TEST_F(WeightsTest, LoaderReadsWhatSynthWrites) {
-  for (bool mxfp4 : {true, false}) {
-    for (const char* tied : {"", R"(, "tie_word_embeddings": true)"}) {
-      const Loaded m = Open(Synth({.experts_mxfp4 = mxfp4}, tied));
-      auto w = LoadWeights(m.checkpoint, m.config.facts, {});
-      ASSERT_TRUE(w.ok()) << w.status().ToString();
-      ASSERT_EQ(w->layers.size(), 2u);
-      EXPECT_EQ(w->layers[0].experts[3].down.format,
-                mxfp4 ? WeightFormat::kMxfp4 : WeightFormat::kBf16);
-      EXPECT_TRUE(w->mtp.has_value());
-      for (const TensorUse& use : DescribeTensors(m.checkpoint, m.config.facts))
-        EXPECT_NE(use.use, "") << use.name;
-    }
-  }
-}
-
-TEST_F(WeightsTest, SynthIsReproducibleAndSeeded) {
-  const auto bytes = [&](uint64_t seed) {
-    const std::string dir = Synth({.seed = seed});
-    std::ifstream file(dir + "/model.safetensors", std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(file), {});
-  };
-  const std::string first = bytes(1);
-  EXPECT_EQ(first, bytes(1));
-  EXPECT_NE(first, bytes(2));
-}
-
-TEST_F(WeightsTest, LayersAreCutAndHeadersOnlyTakesNoData) {
-  const std::string dir = Synth({.layers = 1, .headers_only = true});
-  const Loaded m = Open(dir);
-  EXPECT_EQ(m.config.facts.layers.size(), 1u);
-  EXPECT_TRUE(LoadWeights(m.checkpoint, m.config.facts, {}).ok());
-}
-
 // Rows (or columns) of every shard, decoded and put side by side, are the whole matrix.
 void ExpectTiles(const MatrixView& whole, const std::vector<MatrixView>& shards, bool by_cols) {
   std::vector<float> want(static_cast<size_t>(whole.cols));
@@ -128,6 +94,86 @@ void ExpectTiles(const MatrixView& whole, const std::vector<MatrixView>& shards,
     whole.DecodeRow(r, want);
     ASSERT_EQ(got, want) << r;
   }
+}
+
+TEST_F(WeightsTest, LoaderReadsWhatSynthWrites) {
+  for (bool mxfp4 : {true, false}) {
+    for (const char* tied : {"", R"(, "tie_word_embeddings": true)"}) {
+      const Loaded m = Open(Synth({.experts_mxfp4 = mxfp4}, tied));
+      auto w = LoadWeights(m.checkpoint, m.config.facts, {});
+      ASSERT_TRUE(w.ok()) << w.status().ToString();
+      ASSERT_EQ(w->layers.size(), 2u);
+      EXPECT_EQ(w->layers[0].experts[3].down.format,
+                mxfp4 ? WeightFormat::kMxfp4 : WeightFormat::kBf16);
+      EXPECT_TRUE(w->mtp.has_value());
+      for (const TensorUse& use : DescribeTensors(m.checkpoint, m.config.facts))
+        EXPECT_NE(use.use, "") << use.name;
+    }
+  }
+}
+
+// The bundled Kimi-K3's shape, written and read; heads, padded A_log and widths cut in two.
+TEST_F(WeightsTest, KimiK3IsWrittenReadAndCut) {
+  const std::string source =
+      std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-kimi-k3-mxfp4/config.json";
+  const std::string out = (dir_ / "k3").string();
+  const Status status = WriteSynthetic(source, out, {.layers = 4});
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  const Loaded m = Open(out);
+  for (const TensorUse& use : DescribeTensors(m.checkpoint, m.config.facts))
+    EXPECT_NE(use.use, "") << use.name;
+  auto whole = LoadWeights(m.checkpoint, m.config.facts, {});
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_EQ(whole->layers[1].experts[3].down.format, WeightFormat::kMxfp4);
+  std::vector<ModelWeights> halves;
+  for (int i = 0; i < 2; ++i) {
+    const Shard half{.index = i, .count = 2};
+    auto w = Load(m, {.heads = half, .shared_width = half, .dense_width = half});
+    ASSERT_TRUE(w.ok()) << w.status().ToString();
+    halves.push_back(std::move(w).value());
+  }
+  const auto joined = [&](size_t layer, Role role) {
+    std::vector<float> both;
+    for (const ModelWeights& w : halves) {
+      const auto part = w.layers[layer].vector(role);
+      both.insert(both.end(), part.begin(), part.end());
+    }
+    return both;
+  };
+  const auto all = [&](size_t layer, Role role) {
+    const auto v = whole->layers[layer].vector(role);
+    return std::vector<float>(v.begin(), v.end());
+  };
+  EXPECT_EQ(all(0, Role::kDeltaALog).size(), 4u);
+  EXPECT_EQ(joined(0, Role::kDeltaALog), all(0, Role::kDeltaALog));
+  EXPECT_EQ(joined(0, Role::kDeltaDtBias), all(0, Role::kDeltaDtBias));
+  EXPECT_EQ(halves[1].layers[3].matrix(Role::kKeyLatent).rows, 80);  // whole on every rank
+  const auto expect = [&](size_t layer, Role role, bool by_cols) {
+    ExpectTiles(whole->layers[layer].matrix(role),
+                {halves[0].layers[layer].matrix(role), halves[1].layers[layer].matrix(role)},
+                by_cols);
+  };
+  for (Role role : {Role::kDeltaQuery, Role::kDeltaDecay, Role::kDenseUp}) expect(0, role, false);
+  for (Role role : {Role::kQuery, Role::kKeyValue, Role::kOutGate}) expect(3, role, false);
+  for (Role role : {Role::kOut, Role::kSharedDown}) expect(3, role, true);
+}
+
+TEST_F(WeightsTest, SynthIsReproducibleAndSeeded) {
+  const auto bytes = [&](uint64_t seed) {
+    const std::string dir = Synth({.seed = seed});
+    std::ifstream file(dir + "/model.safetensors", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string first = bytes(1);
+  EXPECT_EQ(first, bytes(1));
+  EXPECT_NE(first, bytes(2));
+}
+
+TEST_F(WeightsTest, LayersAreCutAndHeadersOnlyTakesNoData) {
+  const std::string dir = Synth({.layers = 1, .headers_only = true});
+  const Loaded m = Open(dir);
+  EXPECT_EQ(m.config.facts.layers.size(), 1u);
+  EXPECT_TRUE(LoadWeights(m.checkpoint, m.config.facts, {}).ok());
 }
 
 TEST_F(WeightsTest, ShardsTileTheWhole) {

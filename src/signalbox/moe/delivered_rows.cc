@@ -280,7 +280,7 @@ const float* DeliveredRows::GatherInput(Ops& ops, Scratch& scratch) const {
 }
 
 Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts,
-                          bool weigh) {
+                          bool weigh, const Activation& activation) {
   SB_CHECK(static_cast<int>(experts.size()) == shape_.slots) << experts.size();
   SB_RETURN_IF_ERROR(CheckRun(weigh));
   const auto rows = static_cast<int64_t>(rows_.size());
@@ -296,7 +296,8 @@ Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeig
                     .rows = rows,
                     .ids = ids_.data(),
                     .weights = weigh ? weights_.data() : nullptr,
-                    .top_k = shape_.top_k},
+                    .top_k = shape_.top_k,
+                    .activation = activation},
                    y_.data());
     return OkStatus();
   }
@@ -304,6 +305,7 @@ Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeig
                   .x_stride = shape_.hidden,
                   .offsets = offsets_,
                   .experts = experts,
+                  .activation = activation,
                   .y = y_.data(),
                   .y_stride = shape_.hidden});
   if (weigh) WeighResults();

@@ -56,7 +56,8 @@ class DeliveredRows {
   // The runner of the current shape, flat (local ids) or expert-major. REQUIRES: `experts` are
   // those of this rank, [slots]. `weigh`: multiplies by the router weights. Flat rows give the sum
   // over their experts.
-  Status Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts, bool weigh);
+  Status Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts, bool weigh,
+             const Activation& activation = {});
 
   // Results in shape `to`, summed where several become one row.
   Status PermuteResults(RowShape to, bool weigh);

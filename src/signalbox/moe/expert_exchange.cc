@@ -18,13 +18,15 @@ void TrafficTotal::Add(const Traffic& traffic) {
 
 ExpertExchange::ExpertExchange(const Contract& contract, Communicator& comm,
                                std::vector<RankId> group, std::unique_ptr<Transport> transport,
-                               const RowFaults& faults)
+                               const ExchangeOptions& options)
     : contract_(contract),
       comm_(comm),
       group_(std::move(group)),
       transport_(std::move(transport)),
-      faults_(faults),
-      delivered_(contract_, transport_->shape(), transport_->position(), faults.read_poison) {}
+      faults_(options.faults),
+      activation_(options.activation),
+      delivered_(contract_, transport_->shape(), transport_->position(),
+                 options.faults.read_poison) {}
 
 Result<std::unique_ptr<ExpertExchange>> ExpertExchange::Create(const Contract& contract,
                                                                Communicator& comm,
@@ -38,7 +40,7 @@ Result<std::unique_ptr<ExpertExchange>> ExpertExchange::Create(const Contract& c
   SB_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport,
                       Transport::Create(contract, comm, group, shape, options.seed));
   return std::unique_ptr<ExpertExchange>(
-      new ExpertExchange(contract, comm, std::move(group), std::move(transport), options.faults));
+      new ExpertExchange(contract, comm, std::move(group), std::move(transport), options));
 }
 
 Status ExpertExchange::Dispatch(std::span<const float> x, const Routing& own) {
@@ -151,7 +153,7 @@ Status ExpertExchange::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWei
     experts = shifted;
   }
   SB_RETURN_IF_ERROR(fused() ? RunFused(ops, experts, weigh)
-                             : delivered_.Run(ops, scratch, experts, weigh));
+                             : delivered_.Run(ops, scratch, experts, weigh, activation_));
   stage_ = Stage::kRun;
   return OkStatus();
 }
@@ -168,6 +170,7 @@ Status ExpertExchange::RunFused(Ops& ops, std::span<const ExpertWeights> experts
                     .x_stride = width,
                     .offsets = offsets,
                     .experts = experts,
+                    .activation = activation_,
                     .y = y.data(),
                     .y_stride = width});
     return OkStatus();

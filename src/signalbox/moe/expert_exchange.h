@@ -40,11 +40,12 @@ struct RowFaults {
 };
 
 struct ExchangeOptions {
-  int slots = 1;         // expert slots of one rank
-  int hidden = 1;        // features of a row: the latent width where experts are latent
-  int top_k = 1;         // lanes of a row: chosen experts, and fused shared slots
-  int64_t capacity = 0;  // most rows that a rank sends in one call; 0 = the contract's default
-  uint64_t seed = 1;     // of row orders that the contract leaves open
+  int slots = 1;          // expert slots of one rank
+  int hidden = 1;         // features of a row: the latent width where experts are latent
+  int top_k = 1;          // lanes of a row: chosen experts, and fused shared slots
+  int64_t capacity = 0;   // most rows that a rank sends in one call; 0 = the contract's default
+  uint64_t seed = 1;      // of row orders that the contract leaves open
+  Activation activation;  // of the experts
   RowFaults faults;
 };
 
@@ -96,7 +97,7 @@ class ExpertExchange {
   enum class Stage : uint8_t { kIdle, kDispatched, kRun };
 
   ExpertExchange(const Contract& contract, Communicator& comm, std::vector<RankId> group,
-                 std::unique_ptr<Transport> transport, const RowFaults& faults);
+                 std::unique_ptr<Transport> transport, const ExchangeOptions& options);
 
   bool fused() const { return contract_.shape == RowShape::kFused; }
   Status Prepare(std::span<const float> x, const Routing& own);
@@ -110,6 +111,7 @@ class ExpertExchange {
   const std::vector<RankId> group_;
   const std::unique_ptr<Transport> transport_;
   const RowFaults faults_;
+  const Activation activation_;
 
   Stage stage_ = Stage::kIdle;
   int64_t rows_ = 0;             // of the caller

@@ -43,6 +43,7 @@ void RunFlatExperts(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> e
                   .x_stride = in.hidden,
                   .offsets = offsets,
                   .experts = experts,
+                  .activation = in.activation,
                   .y = y,
                   .y_stride = in.hidden});
   std::fill_n(out, in.rows * in.hidden, 0.f);

@@ -23,6 +23,7 @@ struct RoutedRows {
   const int32_t* ids;    // [rows, top_k] slots of this rank; any other number is somebody else's
   const float* weights;  // [rows, top_k]; null: every weight is 1
   int64_t top_k;
+  Activation activation = {};
 };
 
 // out [rows, hidden] <- sum over the row's experts held here of weight * expert(x), in top_k order,

@@ -89,6 +89,26 @@ inline void SumWeightedRows(const WeightedSum* s, int64_t sums, int64_t a_step,
   for (; i < sums; ++i) SumColumns<1>(s + i, a_step, b, count, add, width);
 }
 
+void MatMulTransposed(const MatMulTask& p) {
+  const int64_t stride = TileFloats(p.w->cols) / kTileRows;
+  for (int64_t row = p.row_begin; row < p.row_end; row += kTileRows) {
+    const int64_t count = p.row_end - row < kTileRows ? p.row_end - row : kTileRows;
+    const float* rows[kTileRows];
+    for (int64_t r = 0; r < count; ++r) {
+      DecodeRow(*p.w, row + r, p.tile + r * stride);
+      rows[r] = p.tile + r * stride;
+    }
+    for (int64_t t = 0; t < p.tokens; t += kSumsTogether) {
+      const int64_t n = p.tokens - t < kSumsTogether ? p.tokens - t : kSumsTogether;
+      WeightedSum sums[kSumsTogether];
+      for (int64_t i = 0; i < n; ++i) {
+        sums[i] = {p.x + (t + i) * p.x_stride + row - p.row_begin, p.y + (t + i) * p.y_stride, 1.f};
+      }
+      SumWeightedRows(sums, n, 1, rows, count, row > p.row_begin, p.w->cols);
+    }
+  }
+}
+
 inline float LargestOf(const float* x, int64_t n) {
   Vec top = Set(x[0]);
   ForVecs(

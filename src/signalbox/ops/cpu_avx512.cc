@@ -19,18 +19,21 @@ namespace signalbox {
 const CpuKernels& Avx512Kernels() {
   static constexpr CpuKernels kKernels = {
       .mat_mul = MatMul,
+      .mat_mul_transposed = MatMulTransposed,
       .decode_row = DecodeRow,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
+      .mix = Mix,
       .rope = Rope,
       .attention = Attention,
       .causal_conv = CausalConv,
       .delta_recurrent = DeltaRecurrent,
       .delta_chunked = DeltaChunked,
       .router = Router,
-      .silu_mul = SiluMul,
+      .glu = Glu,
       .sigmoid_mul = SigmoidMul,
       .add_scaled = AddScaled,
+      .bounded_decay = BoundedDecay,
   };
   return kKernels;
 }

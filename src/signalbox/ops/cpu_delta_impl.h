@@ -113,11 +113,12 @@ inline void StepStrip(const DeltaRuleTask& p, const DeltaStep& s, int64_t t, int
   }
 }
 
-void DeltaRecurrent(const DeltaRuleTask& p) {
+// Tokens [first, end).
+inline void RecurrentSteps(const DeltaRuleTask& p, int64_t first, int64_t end) {
   constexpr int kVecs = 4;
   DeltaStep steps[kDeltaPrepared];
-  for (int64_t begin = 0; begin < p.tokens; begin += kDeltaPrepared) {
-    const int64_t n = p.tokens - begin < kDeltaPrepared ? p.tokens - begin : kDeltaPrepared;
+  for (int64_t begin = first; begin < end; begin += kDeltaPrepared) {
+    const int64_t n = end - begin < kDeltaPrepared ? end - begin : kDeltaPrepared;
     for (int64_t i = 0; i < n; ++i) {
       steps[i] = PrepareStep(p, begin + i, p.scratch + i * 4 * p.key_dim);
     }
@@ -132,18 +133,25 @@ void DeltaRecurrent(const DeltaRuleTask& p) {
   }
 }
 
+void DeltaRecurrent(const DeltaRuleTask& p) {
+  RecurrentSteps(p, 0, p.tokens);
+}
+
 // A chunk of n tokens, after Yang et al., "Gated Delta Networks" (2024), in the form that needs one
 // triangular solve because the incoming state is known. With G the running sum of g:
 //   (I + L) N = diag(beta) (V - diag(e^G) K S),     L_ij = beta_i (k_i . k_j) e^(G_i - G_j), j < i
 //   O = diag(e^G) Q S + P N,                        P_ij = (q_i . k_j) e^(G_i - G_j),        j <= i
 //   S <- e^(G_last) S + (diag(e^(G_last - G)) K)^T N
 // Every exponent is a difference to something earlier, so none is positive.
+//
+// With a decay per channel G is a vector, and e^(G_i - G_j) belongs inside the dot products. It is
+// taken apart, (k_i e^G_i) . (k_j e^-G_j): a chunk ends where G would leave what floats can hold.
 struct DeltaChunk {
   const DeltaRuleTask& p;
   int64_t begin;
   int64_t n;
-  float* q;      // [n, key_dim] normalised and scaled
-  float* k;      // [n, key_dim] normalised
+  float* q;      // [n, key_dim] normalised and scaled; channel decay: row 0 G_last, row 1 e^G_last
+  float* k;      // [n, key_dim] normalised; channel decay: times e^-G
   float* q_in;   // [n, key_dim] e^G q
   float* k_in;   // [n, key_dim] -beta e^G k, later e^(G_last - G) k
   float* delta;  // [n, value_dim] N
@@ -170,10 +178,59 @@ inline void PrepareChunk(const DeltaChunk& c) {
   }
 }
 
-// out[i, j] = factor_i (x_i . k_j) e^(G_i - G_j) for j < i + diagonal, and zero from there on.
-template <typename Factor>
-inline void DecayedProducts(const DeltaChunk& c, const float* x, int64_t diagonal, Factor factor,
-                            float* out) {
+// The largest |G| of a chunk with channel decay: e^80 and its inverse are ordinary floats.
+constexpr float kMostDecay = 80.f;
+
+// Tokens of the chunk at `begin`: as many as keep every channel's |G| within bounds, maybe none.
+inline int64_t ChannelChunk(const DeltaRuleTask& p, int64_t begin, float* sum) {
+  const int64_t most = p.tokens - begin < kDeltaChunk ? p.tokens - begin : kDeltaChunk;
+  for (int64_t n = 0; n < most; ++n) {
+    const float* g = p.g + (begin + n) * p.g_stride;
+    bool within = true;
+    const auto add = [&](int64_t i, int lanes) {
+      const Vec s =
+          n == 0 ? LoadPart(g + i, lanes) : Add(LoadPart(sum + i, lanes), LoadPart(g + i, lanes));
+      StorePart(sum + i, s, lanes);
+      within = within && MaxLane(Sub(Zero(), s)) <= kMostDecay;
+    };
+    ForVecs(
+        p.key_dim, [&](int64_t i) { add(i, kLanes); }, add);
+    if (!within) return n;
+  }
+  return most;
+}
+
+inline void PrepareChannelChunk(const DeltaChunk& c) {
+  const DeltaRuleTask& p = c.p;
+  float* sum = c.q;
+  for (int64_t i = 0; i < c.n; ++i) {
+    const int64_t t = c.begin + i;
+    const float* g = p.g + t * p.g_stride;
+    float* q = c.q_in + i * p.key_dim;
+    float* k = c.k + i * p.key_dim;
+    float* k_in = c.k_in + i * p.key_dim;
+    const float beta = p.beta[t * p.beta_stride];
+    L2Normalise(p.q + t * p.q_stride, p.key_dim, QueryScale(p), q);
+    L2Normalise(p.k + t * p.k_stride, p.key_dim, 1.f, k);
+    const auto part = [&](int64_t d, int n) {
+      const Vec own = LoadPart(g + d, n);
+      const Vec total = i == 0 ? own : Add(LoadPart(sum + d, n), own);
+      const Vec decay = Exp(total);
+      const Vec kv = LoadPart(k + d, n);
+      StorePart(sum + d, total, n);
+      StorePart(sum + p.key_dim + d, decay, n);
+      StorePart(q + d, Mul(LoadPart(q + d, n), decay), n);
+      StorePart(k_in + d, Mul(Mul(Set(-beta), kv), decay), n);
+      StorePart(k + d, Mul(kv, Exp(Sub(Zero(), total))), n);
+    };
+    ForVecs(
+        p.key_dim, [&](int64_t d) { part(d, kLanes); }, part);
+    ScaleTo(p.v + t * p.v_stride, p.value_dim, beta, c.delta + i * p.value_dim);
+  }
+}
+
+// out[i, j] = x_i . k_j, at least for j <= i.
+inline void Products(const DeltaChunk& c, const float* x, float* out) {
   for (int64_t i = 0; i < c.n; i += kMaxTileTokens) {
     const int64_t count = c.n - i < kMaxTileTokens ? c.n - i : kMaxTileTokens;
     const int64_t columns = i + count;
@@ -187,17 +244,77 @@ inline void DecayedProducts(const DeltaChunk& c, const float* x, int64_t diagona
         count, rows, 0, columns, [&](int64_t j) { return F32Row{c.k + j * c.p.key_dim}; },
         c.p.key_dim, nullptr, y);
   }
+}
+
+// Zeros for j >= i + diagonal.
+inline void ClearAbove(const DeltaChunk& c, int64_t diagonal, float* out) {
+  for (int64_t i = 0; i < c.n; ++i) {
+    for (int64_t j = i + diagonal; j < kDeltaChunk; ++j) out[i * kDeltaChunk + j] = 0;
+  }
+}
+
+// out[i, j] *= factor_i e^(G_i - G_j) for j < i + diagonal.
+template <typename Factor>
+inline void DecayProducts(const DeltaChunk& c, int64_t diagonal, Factor factor, float* out) {
   for (int64_t i = 0; i < c.n; ++i) {
     float* row = out + i * kDeltaChunk;
-    const int64_t end = i + diagonal;
     const Vec f = Set(factor(i));
     const auto decayed = [&](int64_t j, int lanes) {
       const Vec decay = Exp(Sub(Set(c.g[i]), LoadPart(c.g + j, lanes)));
       StorePart(row + j, Mul(Mul(LoadPart(row + j, lanes), decay), f), lanes);
     };
     ForVecs(
-        end, [&](int64_t j) { decayed(j, kLanes); }, decayed);
-    for (int64_t j = end; j < kDeltaChunk; ++j) row[j] = 0;
+        i + diagonal, [&](int64_t j) { decayed(j, kLanes); }, decayed);
+  }
+}
+
+// -L and P.
+inline void ChunkProducts(const DeltaChunk& c) {
+  const DeltaRuleTask& p = c.p;
+  if (p.channel_decay) {
+    PrepareChannelChunk(c);
+    Products(c, c.k_in, c.solve);
+    Products(c, c.q_in, c.mix);
+  } else {
+    PrepareChunk(c);
+    const auto beta = [&](int64_t i) { return -p.beta[(c.begin + i) * p.beta_stride]; };
+    Products(c, c.k, c.solve);
+    DecayProducts(c, 0, beta, c.solve);
+    Products(c, c.q, c.mix);
+    DecayProducts(
+        c, 1, [](int64_t) { return 1.f; }, c.mix);
+  }
+  ClearAbove(c, 0, c.solve);
+  ClearAbove(c, 1, c.mix);
+}
+
+// S <- diag(decay) S + k_in^T N with k_in = e^(G_last - G) k.
+inline void UpdateState(const DeltaChunk& c, const float* const* delta_rows) {
+  const DeltaRuleTask& p = c.p;
+  const float* channel = c.q + p.key_dim;  // e^G_last
+  const float last = p.channel_decay ? 0.f : c.g[c.n - 1];
+  const float decay = Exp(last);
+  for (int64_t i = 0; i < c.n; ++i) {
+    const float* k = c.k + i * p.key_dim;
+    float* k_in = c.k_in + i * p.key_dim;
+    if (!p.channel_decay) {
+      ScaleTo(k, p.key_dim, Exp(last - c.g[i]), k_in);
+      continue;
+    }
+    const auto part = [&](int64_t d, int n) {
+      StorePart(k_in + d, Mul(LoadPart(k + d, n), LoadPart(channel + d, n)), n);
+    };
+    ForVecs(
+        p.key_dim, [&](int64_t d) { part(d, kLanes); }, part);
+  }
+  for (int64_t d = 0; d < p.key_dim; d += kSumsTogether) {
+    const int64_t count = p.key_dim - d < kSumsTogether ? p.key_dim - d : kSumsTogether;
+    WeightedSum sums[kSumsTogether];
+    for (int64_t r = 0; r < count; ++r) {
+      sums[r] = {c.k_in + d + r, p.state + (d + r) * p.value_dim,
+                 p.channel_decay ? channel[d + r] : decay};
+    }
+    SumWeightedRows(sums, count, p.key_dim, delta_rows, c.n, true, p.value_dim);
   }
 }
 
@@ -219,12 +336,7 @@ inline void SolveChunk(const DeltaChunk& c, const float* const* delta_rows) {
 
 inline void RunChunk(const DeltaChunk& c) {
   const DeltaRuleTask& p = c.p;
-  PrepareChunk(c);
-  const auto beta = [&](int64_t i) { return -p.beta[(c.begin + i) * p.beta_stride]; };
-  DecayedProducts(c, c.k, 0, beta, c.solve);
-  DecayedProducts(
-      c, c.q, 1, [](int64_t) { return 1.f; }, c.mix);
-
+  ChunkProducts(c);
   const float* delta_rows[kDeltaChunk];
   for (int64_t i = 0; i < c.n; ++i) delta_rows[i] = c.delta + i * p.value_dim;
   // The rows of the state in pieces of a chunk: a list of all key_dim would need an allocation.
@@ -254,20 +366,7 @@ inline void RunChunk(const DeltaChunk& c) {
     }
     SumWeightedRows(sums, count, 1, delta_rows, i + count, true, p.value_dim);
   }
-
-  const float last = c.g[c.n - 1];
-  for (int64_t i = 0; i < c.n; ++i) {
-    ScaleTo(c.k + i * p.key_dim, p.key_dim, Exp(last - c.g[i]), c.k_in + i * p.key_dim);
-  }
-  const float decay = Exp(last);
-  for (int64_t d = 0; d < p.key_dim; d += kSumsTogether) {
-    const int64_t count = p.key_dim - d < kSumsTogether ? p.key_dim - d : kSumsTogether;
-    WeightedSum sums[kSumsTogether];
-    for (int64_t r = 0; r < count; ++r) {
-      sums[r] = {c.k_in + d + r, p.state + (d + r) * p.value_dim, decay};
-    }
-    SumWeightedRows(sums, count, p.key_dim, delta_rows, c.n, true, p.value_dim);
-  }
+  UpdateState(c, delta_rows);
 }
 
 void DeltaChunked(const DeltaRuleTask& p) {
@@ -285,9 +384,15 @@ void DeltaChunked(const DeltaRuleTask& p) {
   float* const solve = take(kDeltaChunk);
   float* const mix = take(kDeltaChunk);
   float* const g = take(1);
-  for (int64_t begin = 0; begin < p.tokens; begin += kDeltaChunk) {
-    const int64_t n = p.tokens - begin < kDeltaChunk ? p.tokens - begin : kDeltaChunk;
-    RunChunk({p, begin, n, q, k, q_in, k_in, delta, solve, mix, g});
+  for (int64_t begin = 0; begin < p.tokens;) {
+    int64_t n = p.tokens - begin < kDeltaChunk ? p.tokens - begin : kDeltaChunk;
+    if (p.channel_decay) n = ChannelChunk(p, begin, q);
+    if (n > 0) {
+      RunChunk({p, begin, n, q, k, q_in, k_in, delta, solve, mix, g});
+    } else {
+      RecurrentSteps(p, begin, begin + 1);  // a decay that no chunk can hold
+    }
+    begin += n > 0 ? n : 1;
   }
 }
 

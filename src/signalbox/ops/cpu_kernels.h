@@ -120,21 +120,31 @@ struct DeltaRuleTask {
 
 struct CpuKernels {
   void (*mat_mul)(const MatMulTask& task);
+  // y[t, i] = sum_r x[t, r - row_begin] * w[r, i] over the task's rows: x [tokens, rows of the
+  // task], y [tokens, w->cols].
+  void (*mat_mul_transposed)(const MatMulTask& task);
   void (*decode_row)(const MatrixView& w, int64_t row, float* out);  // out [cols]
   void (*rms_norm)(const RmsNormParams& p, int64_t begin, int64_t end);
   void (*gated_rms_norm)(const GatedRmsNormParams& p, int64_t begin, int64_t end);
+  // weights [snapshots + 1]
+  void (*mix)(const MixParams& p, int64_t begin, int64_t end, float* weights);
   // All heads of one token; cos and sin are [rotary / 2].
   void (*rope)(float* x, int64_t heads, int64_t head_dim, int64_t rotary, const float* cos,
                const float* sin);
   void (*attention)(const AttentionTask& task);
   void (*causal_conv)(const CausalConvTask& task);
   void (*delta_recurrent)(const DeltaRuleTask& task);
-  void (*delta_chunked)(const DeltaRuleTask& task);  // scalar decay only
-  void (*router)(const RouterParams& p, int64_t begin, int64_t end);
-  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* y);
+  void (*delta_chunked)(const DeltaRuleTask& task);
+  // scratch [2 * experts]
+  void (*router)(const RouterParams& p, int64_t begin, int64_t end, float* scratch);
+  void (*glu)(const Activation& activation, const float* gate, const float* up, int64_t n,
+              float* y);
   // gate is [width], or one number for all of x.
   void (*sigmoid_mul)(float* x, const float* gate, bool one_gate, int64_t width);
   void (*add_scaled)(const float* x, float a, int64_t n, float* y);
+  // g = bound * sigmoid(slope * (z + bias))
+  void (*bounded_decay)(const float* z, const float* bias, float slope, float bound, int64_t n,
+                        float* g);
 };
 
 const CpuKernels& PortableKernels();

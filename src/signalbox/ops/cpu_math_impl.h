@@ -35,9 +35,13 @@ inline float SquareRoot(float x) {
   return __builtin_sqrtf(x);
 }
 
-// e^x to about one unit in the last place: x = n ln 2 + r with |r| <= ln 2 / 2, and on that
-// interval e^r = 1 + r + r^2 p(r) with a minimax fit of p.
-inline Vec Exp(Vec x) {
+// x = n ln 2 + r with |r| <= ln 2 / 2, and on that interval e^r - 1 = r + r^2 p(r) with a minimax
+// fit of p: `rest`, to about one unit in the last place.
+struct ExpParts {
+  Vec n;
+  Vec rest;
+};
+inline ExpParts SplitExp(Vec x) {
   // Past these ends the result is zero or infinite anyway, and n keeps to what can be scaled by.
   x = Min(Set(89.f), Max(Set(-105.f), x));
   const Vec n = Round(Mul(x, Set(1.44269504f)));
@@ -49,12 +53,26 @@ inline Vec Exp(Vec x) {
   p = Fma(p, r, Set(4.166629538e-02f));
   p = Fma(p, r, Set(1.666666567e-01f));
   p = Fma(p, r, Set(0.5f));
-  return ScaleByPowerOfTwo(Add(Fma(Mul(r, r), p, r), Set(1.f)), n);
+  return {n, Fma(Mul(r, r), p, r)};
+}
+inline Vec Exp(Vec x) {
+  const ExpParts e = SplitExp(x);
+  return ScaleByPowerOfTwo(Add(e.rest, Set(1.f)), e.n);
 }
 inline float Exp(float x) {
   float lane[kLanes];
   Store(lane, Exp(Set(x)));
   return lane[0];
+}
+
+// (e^2x - 1) / (e^2x + 1). The numerator is put together from its parts, so that small x keep their
+// relative accuracy; past 15 the result is one.
+inline Vec Tanh(Vec x) {
+  const Vec twice = Min(Set(30.f), Max(Set(-30.f), Add(x, x)));
+  const ExpParts e = SplitExp(twice);
+  const Vec power = ScaleByPowerOfTwo(Set(1.f), e.n);
+  const Vec above = Add(Mul(e.rest, power), Sub(power, Set(1.f)));  // e^2x - 1
+  return Div(above, Add(above, Set(2.f)));
 }
 
 inline Vec OnePlusExpMinus(Vec x) {

@@ -85,6 +85,12 @@ class CpuOps final : public Ops {
             [&](int64_t begin, int64_t end) { kernels_.gated_rms_norm(p, begin, end); });
   }
 
+  void Mix(const MixParams& p) override {
+    ForRows(p.rows, 4 * p.width * (p.snapshots + 1), [&](int64_t begin, int64_t end) {
+      kernels_.mix(p, begin, end, Scratch(p.snapshots + 1));
+    });
+  }
+
   void Rope(const RopeParams& p) override {
     const int64_t half = p.rotary / 2;
     ForRows(p.tokens, p.rotary * (p.heads + 16), [&](int64_t begin, int64_t end) {
@@ -102,6 +108,8 @@ class CpuOps final : public Ops {
   }
 
   void Attention(const AttentionParams& p) override;
+  void StoreKv(const AttentionParams& p) override;
+  void HeadMatMul(const HeadMatMulParams& p) override;
 
   void CausalConv(const CausalConvParams& p) override {
     int64_t tokens = 0;
@@ -128,8 +136,9 @@ class CpuOps final : public Ops {
   void DeltaRule(const DeltaRuleParams& p) override;
 
   void Router(const RouterParams& p) override {
-    ForRows(p.tokens, 4 * p.experts,
-            [&](int64_t begin, int64_t end) { kernels_.router(p, begin, end); });
+    ForRows(p.tokens, 4 * p.experts, [&](int64_t begin, int64_t end) {
+      kernels_.router(p, begin, end, Scratch(2 * p.experts));
+    });
   }
 
   void GroupedMlp(const GroupedMlpParams& p) override;
@@ -148,12 +157,13 @@ class CpuOps final : public Ops {
     });
   }
 
-  void SiluMul(const float* gate, const float* up, int64_t n, float* y) override {
+  void Glu(const Activation& activation, const float* gate, const float* up, int64_t n,
+           float* y) override {
     constexpr int64_t kPiece = 4096;
     ForRows(CeilDiv(n, kPiece), 2 * kPiece, [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kPiece;
       const int64_t count = std::min(end * kPiece, n) - first;
-      kernels_.silu_mul(gate + first, up + first, count, y + first);
+      kernels_.glu(activation, gate + first, up + first, count, y + first);
     });
   }
 
@@ -182,6 +192,19 @@ class CpuOps final : public Ops {
         const float softplus = z > 20.f ? z : std::log1p(std::exp(z));
         g[i] = -std::exp(a_log[i % heads]) * softplus;
         beta[i] = 1.f / (1.f + std::exp(-b[i]));
+      }
+    });
+  }
+
+  void BoundedDeltaGates(const BoundedDeltaGatesParams& p) override {
+    ForRows(p.tokens, 8 * p.heads * p.key_dim, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin * p.heads; i < end * p.heads; ++i) {
+        const int64_t h = i % p.heads;
+        const float* z = p.z + i * p.key_dim;
+        const float* bias = p.dt_bias + h * p.key_dim;
+        kernels_.bounded_decay(z, bias, std::exp(p.a_log[h]), p.bound, p.key_dim,
+                               p.g + i * p.key_dim);
+        p.beta[i] = 1.f / (1.f + std::exp(-p.b[i]));
       }
     });
   }
@@ -244,6 +267,7 @@ struct QueryTask {
   int64_t count;
 };
 
+// Of one sequence.
 void AppendKv(const AttentionParams& p, size_t s) {
   const SequenceSpan& span = p.sequences[s];
   const int64_t key_width = p.kv_heads * p.head_dim;
@@ -254,11 +278,19 @@ void AppendKv(const AttentionParams& p, size_t s) {
         p.block_tables[s][position / p.kv.block] * p.kv.block + position % p.kv.block;
     const int64_t t = span.first + i;
     std::copy_n(p.k + t * p.k_stride, key_width, p.kv.keys + row * key_width);
+    if (p.kv.values == nullptr) continue;
     std::copy_n(p.v + t * p.v_stride, value_width, p.kv.values + row * value_width);
   }
 }
 
+void CpuOps::StoreKv(const AttentionParams& p) {
+  for (size_t s = 0; s < p.sequences.size(); ++s) AppendKv(p, s);
+}
+
 void CpuOps::Attention(const AttentionParams& p) {
+  const bool in_keys = p.kv.values == nullptr;
+  const float* values = in_keys ? p.kv.keys : p.kv.values;
+  const int64_t value_width = in_keys ? p.head_dim : p.value_dim;
   const int64_t group = p.heads / p.kv_heads;
   std::vector<QueryTask> tasks;
   int64_t work = 0;
@@ -288,14 +320,35 @@ void CpuOps::Attention(const AttentionParams& p) {
                         .value_dim = p.value_dim,
                         .scale = p.scale,
                         .keys = p.kv.keys + task.kv_head * p.head_dim,
-                        .values = p.kv.values + task.kv_head * p.value_dim,
+                        .values = values + task.kv_head * value_width,
                         .key_stride = p.kv_heads * p.head_dim,
-                        .value_stride = p.kv_heads * p.value_dim,
+                        .value_stride = p.kv_heads * value_width,
                         .block_table = p.block_tables[task.sequence],
                         .block = p.kv.block,
                         .out = p.out + t * p.out_stride + head * p.value_dim,
                         .out_stride = p.out_stride,
                         .scratch = Scratch(AttentionFloats(task.count, group))});
+  });
+}
+
+void CpuOps::HeadMatMul(const HeadMatMulParams& p) {
+  const int64_t token_block = std::min(p.tokens, kTokenBlock);
+  const int64_t token_tasks = p.tokens == 0 ? 0 : CeilDiv(p.tokens, token_block);
+  ForTasks(p.heads * token_tasks, p.tokens * p.heads * p.rows * p.w.cols, [&](int64_t task) {
+    const int64_t h = task / token_tasks;
+    const int64_t token = task % token_tasks * token_block;
+    const int64_t row = h * p.head_rows + p.first;
+    const MatMulTask args = {.x = p.x + token * p.x_stride + h * p.x_head_stride,
+                             .x_stride = p.x_stride,
+                             .tokens = std::min(token_block, p.tokens - token),
+                             .w = &p.w,
+                             .row_begin = row,
+                             .row_end = row + p.rows,
+                             .bias = nullptr,
+                             .y = p.y + token * p.y_stride + h * p.y_head_stride,
+                             .y_stride = p.y_stride,
+                             .tile = Scratch(TileFloats(p.w.cols))};
+    (p.transposed ? kernels_.mat_mul_transposed : kernels_.mat_mul)(args);
   });
 }
 
@@ -311,8 +364,7 @@ void CpuOps::DeltaRule(const DeltaRuleParams& p) {
     const int64_t h = task % heads;
     const int64_t key_head = h / (heads / p.key_heads);
     const SequenceSpan& span = p.sequences[s];
-    // A chunk form for a decay per channel would need exponents of either sign.
-    const bool chunked = p.chunked && span.count > 1 && !p.channel_decay;
+    const bool chunked = p.chunked && span.count > 1;
     const int64_t g_width = p.channel_decay ? p.key_dim : 1;
     const DeltaRuleTask args = {.q = p.q + span.first * p.q_stride + key_head * p.key_dim,
                                 .k = p.k + span.first * p.k_stride + key_head * p.key_dim,
@@ -349,7 +401,7 @@ void CpuOps::AddExpertTasks(int64_t expert, int64_t first, int64_t tokens, int64
   }
 }
 
-// hidden[t, begin .. end) = silu(gate x) * up x
+// hidden[t, begin .. end) = activation(gate x, up x)
 void CpuOps::GateAndUp(const GroupedMlpParams& p, const ExpertTask& task, float* hidden,
                        int64_t hidden_stride) {
   const ExpertWeights& w = p.experts[task.expert];
@@ -374,7 +426,7 @@ void CpuOps::GateAndUp(const GroupedMlpParams& p, const ExpertTask& task, float*
   kernels_.mat_mul(args);
   for (int64_t t = 0; t < task.tokens; ++t) {
     float* row = up + t * hidden_stride;
-    kernels_.silu_mul(gate + t * rows, row, rows, row);
+    kernels_.glu(p.activation, gate + t * rows, row, rows, row);
   }
 }
 

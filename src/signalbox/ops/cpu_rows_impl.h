@@ -60,7 +60,7 @@ void GatedRmsNorm(const GatedRmsNormParams& p, int64_t begin, int64_t end) {
     float* y = p.y + r * p.width;
     const Vec inverse = Set(InverseRms(x, p.width, p.eps));
     const auto gated = [&](Vec xv, Vec w, Vec zv) {
-      return Mul(Mul(Mul(xv, inverse), w), Silu(zv));
+      return Mul(Mul(Mul(xv, inverse), w), p.gate == Gate::kSilu ? Silu(zv) : Sigmoid(zv));
     };
     ForVecs(
         p.width,
@@ -69,6 +69,44 @@ void GatedRmsNorm(const GatedRmsNormParams& p, int64_t begin, int64_t end) {
           const Vec v = gated(LoadPart(x + i, n), LoadPart(p.weight + i, n), LoadPart(z + i, n));
           StorePart(y + i, v, n);
         });
+  }
+}
+
+// Score of one row of a mix.
+inline float MixScore(const MixParams& p, const float* v) {
+  Vec sum = Zero();
+  ForVecs(
+      p.width,
+      [&](int64_t i) { sum = Fma(Load(v + i), Mul(Load(p.norm + i), Load(p.query + i)), sum); },
+      [&](int64_t i, int n) {
+        const Vec w = Mul(LoadPart(p.norm + i, n), LoadPart(p.query + i, n));
+        sum = Fma(LoadPart(v + i, n), w, sum);
+      });
+  return Sum(sum) * InverseRms(v, p.width, p.eps);
+}
+
+void Mix(const MixParams& p, int64_t begin, int64_t end, float* weights) {
+  for (int64_t r = begin; r < end; ++r) {
+    const float* bank = p.bank + r * p.snapshots * p.width;
+    const float* x = p.x + r * p.width;
+    float* y = p.y + r * p.width;
+    float top = weights[p.snapshots] = MixScore(p, x);
+    for (int64_t e = 0; e < p.snapshots; ++e) {
+      weights[e] = MixScore(p, bank + e * p.width);
+      top = weights[e] > top ? weights[e] : top;
+    }
+    float total = 0;
+    for (int64_t e = 0; e <= p.snapshots; ++e) total += weights[e] = Exp(weights[e] - top);
+    for (int64_t e = 0; e <= p.snapshots; ++e) weights[e] /= total;
+    const auto mixed = [&](int64_t i, int n) {
+      Vec sum = Mul(LoadPart(x + i, n), Set(weights[p.snapshots]));
+      for (int64_t e = 0; e < p.snapshots; ++e) {
+        sum = Fma(LoadPart(bank + e * p.width + i, n), Set(weights[e]), sum);
+      }
+      StorePart(y + i, sum, n);
+    };
+    ForVecs(
+        p.width, [&](int64_t i) { mixed(i, kLanes); }, mixed);
   }
 }
 
@@ -149,8 +187,32 @@ inline void TopK(const float* logits, int64_t experts, int64_t k, int32_t* ids) 
   }
 }
 
-void Router(const RouterParams& p, int64_t begin, int64_t end) {
+// scratch [2 * experts]
+inline void RouteBySigmoid(const RouterParams& p, int64_t t, float* scratch) {
+  const float* logits = p.logits + t * p.experts;
+  float* scores = scratch;
+  float* keys = scratch + p.experts;
+  const auto part = [&](int64_t e, int n) {
+    const Vec s = Sigmoid(LoadPart(logits + e, n));
+    StorePart(scores + e, s, n);
+    StorePart(keys + e, p.bias == nullptr ? s : Add(s, LoadPart(p.bias + e, n)), n);
+  };
+  ForVecs(
+      p.experts, [&](int64_t e) { part(e, kLanes); }, part);
+  int32_t* ids = p.ids + t * p.top_k;
+  float* weights = p.weights + t * p.top_k;
+  TopK(keys, p.experts, p.top_k, ids);
+  float total = 1e-20f;
+  for (int64_t k = 0; k < p.top_k; ++k) total += weights[k] = scores[ids[k]];
+  for (int64_t k = 0; p.renormalise && k < p.top_k; ++k) weights[k] /= total;
+}
+
+void Router(const RouterParams& p, int64_t begin, int64_t end, float* scratch) {
   for (int64_t t = begin; t < end; ++t) {
+    if (p.scores == RouterScores::kSigmoid) {
+      RouteBySigmoid(p, t, scratch);
+      continue;
+    }
     const float* logits = p.logits + t * p.experts;
     int32_t* ids = p.ids + t * p.top_k;
     float* weights = p.weights + t * p.top_k;
@@ -176,12 +238,34 @@ void Router(const RouterParams& p, int64_t begin, int64_t end) {
   }
 }
 
-void SiluMul(const float* gate, const float* up, int64_t n, float* y) {
+void Glu(const Activation& activation, const float* gate, const float* up, int64_t n, float* y) {
+  const auto map = [&](auto act) {
+    ForVecs(
+        n, [&](int64_t i) { Store(y + i, act(Load(gate + i), Load(up + i))); },
+        [&](int64_t i, int rest) {
+          StorePart(y + i, act(LoadPart(gate + i, rest), LoadPart(up + i, rest)), rest);
+        });
+  };
+  if (activation.kind == Activation::Kind::kSilu) {
+    return map([](Vec g, Vec u) { return Mul(Silu(g), u); });
+  }
+  const Vec b = Set(activation.gate_bound);
+  const Vec c = Set(activation.up_bound);
+  map([&](Vec g, Vec u) {
+    const Vec bounded = Mul(Mul(b, Tanh(Div(g, b))), Sigmoid(g));
+    return Mul(bounded, Mul(c, Tanh(Div(u, c))));
+  });
+}
+
+// g = bound * sigmoid(slope * (z + bias))
+void BoundedDecay(const float* z, const float* bias, float slope, float bound, int64_t n,
+                  float* g) {
+  const auto part = [&](int64_t i, int lanes) {
+    const Vec x = Mul(Set(slope), Add(LoadPart(z + i, lanes), LoadPart(bias + i, lanes)));
+    StorePart(g + i, Mul(Set(bound), Sigmoid(x)), lanes);
+  };
   ForVecs(
-      n, [&](int64_t i) { Store(y + i, Mul(Silu(Load(gate + i)), Load(up + i))); },
-      [&](int64_t i, int rest) {
-        StorePart(y + i, Mul(Silu(LoadPart(gate + i, rest)), LoadPart(up + i, rest)), rest);
-      });
+      n, [&](int64_t i) { part(i, kLanes); }, part);
 }
 
 void SigmoidMul(float* x, const float* gate, bool one_gate, int64_t width) {

@@ -225,6 +225,86 @@ TEST(Embed, DecodesRowsExactly) {
   }
 }
 
+// ---- Per-head products
+
+std::vector<float> RunHeads(Ops& ops, const Weight& w, const Rows& x, int64_t heads,
+                            int64_t x_width, int64_t first, int64_t rows, bool transposed) {
+  const int64_t width = transposed ? w.view.cols : rows;
+  Rows y = EmptyRows(x.rows, heads * width, heads * width + 2);
+  ops.HeadMatMul({.x = x.data.data(),
+                  .x_stride = x.stride,
+                  .x_head_stride = x_width,
+                  .tokens = x.rows,
+                  .heads = heads,
+                  .w = w.view,
+                  .head_rows = w.view.rows / heads,
+                  .first = first,
+                  .rows = rows,
+                  .transposed = transposed,
+                  .y = y.data.data(),
+                  .y_stride = y.stride,
+                  .y_head_stride = width});
+  return y.data;
+}
+
+RC_GTEST_PROP(HeadMatMul, AgreesWithTheDefinition, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  const WeightFormat format = kFormats[*rc::gen::inRange(0, 5)];
+  const int64_t step = format == WeightFormat::kMxfp4 ? kMxBlock : 1;
+  const int64_t cols = step * *rc::gen::inRange<int64_t>(1, 128 / step + 1);
+  const int64_t heads = *rc::gen::inRange<int64_t>(1, 4);
+  const int64_t rows = *rc::gen::inRange<int64_t>(1, 40);
+  const int64_t first = *rc::gen::inRange<int64_t>(0, 20);
+  const int64_t head_rows = first + rows + *rc::gen::inRange<int64_t>(0, 5);
+  const int64_t tokens = *rc::gen::inRange<int64_t>(0, 9);
+  const bool transposed = random.Below(2) == 0;
+  const Weight w = RandomWeight(random, format, heads * head_rows, cols);
+  const int64_t x_width = (transposed ? rows : cols) + random.Below(3);
+  const Rows x = RandomRows(random, tokens, heads * x_width, heads * x_width + 1);
+  const std::vector<float> want =
+      RunHeads(Reference(), w, x, heads, x_width, first, rows, transposed);
+  // A sum is off by at most the length of its chain of roundings times the sum of magnitudes.
+  double largest_w = 0;
+  for (int64_t r = 0; r < w.view.rows; ++r) {
+    for (const float v : w.Row(r)) largest_w = std::max<double>(largest_w, std::fabs(v));
+  }
+  double largest_x = 0;
+  for (const float v : x.data) {
+    if (!std::isnan(v)) largest_x = std::max<double>(largest_x, std::fabs(v));
+  }
+  const double terms = static_cast<double>(transposed ? rows : cols);
+  const double bound = kEpsilon * (terms + 8) * terms * largest_w * largest_x;
+  for (const NamedOps& cpu : AllCpuOps()) {
+    RC_ASSERT(WorstError(RunHeads(*cpu.ops, w, x, heads, x_width, first, rows, transposed), want,
+                         bound) <= 1);
+  }
+}
+
+TEST(HeadMatMul, TokensDoNotDependOnTheBatchOrThreads) {
+  Random random(21);
+  const Weight w = RandomWeight(random, WeightFormat::kBf16, 4 * 100, 200);
+  for (const bool transposed : {false, true}) {
+    const int64_t x_width = transposed ? 60 : 200;
+    const Rows x = RandomRows(random, 130, 4 * x_width, 4 * x_width);
+    std::string isa;
+    std::vector<float> first;
+    for (const NamedOps& cpu : AllCpuOps()) {
+      const std::vector<float> all = RunHeads(*cpu.ops, w, x, 4, x_width, 30, 60, transposed);
+      if (cpu.ops->name() != isa) {
+        isa = cpu.ops->name();
+        first = all;
+      }
+      EXPECT_TRUE(SameBits(all, first)) << cpu.name;
+      const int64_t width = 4 * (transposed ? 200 : 60);
+      for (const int64_t t : {0, 1, 95, 96, 129}) {
+        const Rows one = {{x.at(t), x.at(t) + 4 * x_width}, 1, 4 * x_width, 4 * x_width};
+        const std::vector<float> y = RunHeads(*cpu.ops, w, one, 4, x_width, 30, 60, transposed);
+        EXPECT_TRUE(SameBits(y.data(), all.data() + t * (width + 2), width)) << cpu.name << t;
+      }
+    }
+  }
+}
+
 // ---- Grouped MLP
 
 struct Mlp {
@@ -248,13 +328,14 @@ Mlp RandomMlp(Random& random, WeightFormat format, int64_t experts, int64_t in, 
 }
 
 std::vector<float> RunMlp(Ops& ops, const Mlp& mlp, const Rows& x,
-                          const std::vector<int64_t>& offsets) {
+                          const std::vector<int64_t>& offsets, const Activation& activation = {}) {
   const int64_t out = mlp.experts[0].down.rows;
   Rows y = EmptyRows(x.rows, out, out + 1);
   ops.GroupedMlp({.x = x.data.data(),
                   .x_stride = x.stride,
                   .offsets = offsets,
                   .experts = mlp.experts,
+                  .activation = activation,
                   .y = y.data.data(),
                   .y_stride = out + 1});
   return y.data;
@@ -303,10 +384,15 @@ RC_GTEST_PROP(GroupedMlp, AgreesWithTheDefinition, ()) {
     offsets.push_back(offsets.back() + std::max<int64_t>(0, random.Below(9) - 2));
   }
   const Rows x = RandomRows(random, offsets.back(), in, in + 2);
-  const std::vector<float> want = RunMlp(Reference(), mlp, x, offsets);
+  Activation activation;
+  if (random.Below(2) == 0) {
+    activation = {.kind = Activation::Kind::kSitu, .gate_bound = 4.f, .up_bound = 25.f};
+  }
+  const std::vector<float> want = RunMlp(Reference(), mlp, x, offsets, activation);
+  // The bounded activation stays below the other one, in value and in slope.
   const std::vector<double> bound = MlpBound(mlp, x, offsets);
   for (const NamedOps& cpu : AllCpuOps()) {
-    RC_ASSERT(WorstError(RunMlp(*cpu.ops, mlp, x, offsets), want, bound) <= 1);
+    RC_ASSERT(WorstError(RunMlp(*cpu.ops, mlp, x, offsets, activation), want, bound) <= 1);
   }
 }
 

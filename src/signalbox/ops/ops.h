@@ -57,13 +57,31 @@ struct RmsNormParams {
   int64_t y_stride;
 };
 
-// y = rms_norm(x) * weight * silu(z), per row: norm first, then gate (Gated DeltaNet output).
+enum class Gate : uint8_t { kSilu, kSigmoid };
+
+// y = rms_norm(x) * weight * gate(z), per row: norm first, then gate (delta rule output).
 struct GatedRmsNormParams {
   const float* x;  // [rows, width]
   const float* z;  // [rows, width]
   int64_t rows;
   int64_t width;
   const float* weight;  // [width]
+  Gate gate = Gate::kSilu;
+  float eps;
+  float* y;  // [rows, width]; may be x
+};
+
+// Block attention residuals: softmax attention of a row over its snapshots and itself. With v_e the
+// row's snapshots in order, then x: s_e = sum(v_e * norm * query) * rsqrt(mean(v_e^2) + eps),
+// y = sum_e softmax(s)_e v_e. Without snapshots y = x.
+struct MixParams {
+  const float* bank;  // [rows, snapshots, width]
+  int64_t snapshots;
+  const float* x;  // [rows, width]
+  int64_t rows;
+  int64_t width;
+  const float* norm;   // [width]
+  const float* query;  // [width]
   float eps;
   float* y;  // [rows, width]; may be x
 };
@@ -93,7 +111,8 @@ struct SequenceSpan {
 // p % block.
 struct KvView {
   float* keys;    // [blocks * block, kv_heads, head_dim]
-  float* values;  // [blocks * block, kv_heads, value_dim]
+  float* values;  // [blocks * block, kv_heads, value_dim]; null: a value is the first value_dim
+                  // numbers of its key
   int64_t block;  // tokens per page
 };
 
@@ -105,7 +124,7 @@ struct AttentionParams {
   int64_t q_stride;
   const float* k;  // [tokens, kv_heads, head_dim], after norm and rotation
   int64_t k_stride;
-  const float* v;  // [tokens, kv_heads, value_dim]
+  const float* v;  // [tokens, kv_heads, value_dim]; not read where values lie in keys
   int64_t v_stride;
   int64_t heads;
   int64_t kv_heads;
@@ -155,26 +174,70 @@ struct DeltaRuleParams {
   int64_t value_dim;
   std::span<const SequenceSpan> sequences;
   std::span<float* const> states;  // one per sequence: [value_heads, key_dim, value_dim], updated
-  // Chunk form for spans of more than one token: faster on prompts, equal up to rounding. With
-  // channel_decay the recurrence runs all the same: a chunk form would need positive exponents.
+  // Chunk form for spans of more than one token: faster on prompts, equal up to rounding.
   bool chunked = false;
   float* out;  // [tokens, value_heads, value_dim]
   int64_t out_stride;
 };
 
-// Activations of a gated MLP and other elementwise maps.
-enum class Activation : uint8_t { kSilu };
+// Log decays in (bound, 0) for every key channel (Kimi Delta Attention), and beta:
+//   g = bound * sigmoid(exp(a_log[h]) * (z + dt_bias)),  beta = sigmoid(b).
+struct BoundedDeltaGatesParams {
+  const float* z;        // [tokens, heads, key_dim]
+  const float* b;        // [tokens, heads]
+  const float* a_log;    // [heads]
+  const float* dt_bias;  // [heads, key_dim]
+  float bound;           // negative
+  int64_t tokens;
+  int64_t heads;
+  int64_t key_dim;
+  float* g;     // [tokens, heads, key_dim]; may be z
+  float* beta;  // [tokens, heads]; may be b
+};
 
-// Softmax over all experts, the k largest logits (ties: lower id first), optionally renormalised
-// over the k. Ids are distinct and in range whatever the logits. 1 <= top_k <= experts.
+// What a gated MLP makes of gate g and up u.
+//   kSilu  silu(g) * u
+//   kSitu  b tanh(g / b) sigmoid(g) * c tanh(u / c), b = gate_bound, c = up_bound
+struct Activation {
+  enum class Kind : uint8_t { kSilu, kSitu };
+  Kind kind = Kind::kSilu;
+  float gate_bound = 0;
+  float up_bound = 0;
+};
+
+// y[t, h, :] = w_h x[t, h, :], or w_h^T x[t, h, :] with `transposed`, where w_h are rows
+// [h * head_rows + first, + rows) of w.
+struct HeadMatMulParams {
+  const float* x;  // [tokens, heads, w.cols]; transposed [tokens, heads, rows]
+  int64_t x_stride;
+  int64_t x_head_stride;  // floats between heads
+  int64_t tokens;
+  int64_t heads;
+  MatrixView w;  // [heads * head_rows, cols]
+  int64_t head_rows;
+  int64_t first;
+  int64_t rows;
+  bool transposed = false;
+  float* y;  // [tokens, heads, rows]; transposed [tokens, heads, w.cols]
+  int64_t y_stride;
+  int64_t y_head_stride;
+};
+
+enum class RouterScores : uint8_t { kSoftmax, kSigmoid };
+
+// Scores of all experts, the k largest of score + bias (ties: lower id first), weighed by their
+// scores, optionally renormalised over the k. Ids are distinct and in range whatever the logits.
+// 1 <= top_k <= experts.
 struct RouterParams {
   const float* logits;  // [tokens, experts]
   int64_t tokens;
   int64_t experts;
   int64_t top_k;
   bool renormalise;
-  int32_t* ids;    // [tokens, top_k], descending weight
-  float* weights;  // [tokens, top_k]
+  RouterScores scores = RouterScores::kSoftmax;
+  const float* bias = nullptr;  // [experts] or null; with kSigmoid only
+  int32_t* ids;                 // [tokens, top_k], descending score + bias
+  float* weights;               // [tokens, top_k]
 };
 
 struct ExpertWeights {
@@ -183,7 +246,7 @@ struct ExpertWeights {
   MatrixView down;  // [out, inner]
 };
 
-// Gated MLPs over rows already grouped by expert: y = down(act(gate x) * up x) for rows
+// Gated MLPs over rows already grouped by expert: y = down(activation(gate x, up x)) for rows
 // [offsets[e], offsets[e+1]). No router weight is applied. The weights of an expert without rows
 // are not touched.
 struct GroupedMlpParams {
@@ -191,7 +254,7 @@ struct GroupedMlpParams {
   int64_t x_stride;
   std::span<const int64_t> offsets;  // [experts + 1]
   std::span<const ExpertWeights> experts;
-  Activation activation = Activation::kSilu;
+  Activation activation;
   float* y;  // [rows, out]
   int64_t y_stride;
 };
@@ -217,15 +280,20 @@ class Ops {
   virtual void MatMul(const MatMulParams& p) = 0;
   virtual void RmsNorm(const RmsNormParams& p) = 0;
   virtual void GatedRmsNorm(const GatedRmsNormParams& p) = 0;
+  virtual void Mix(const MixParams& p) = 0;
   virtual void Rope(const RopeParams& p) = 0;
   virtual void Attention(const AttentionParams& p) = 0;
+  // The first half of Attention: writes the new keys and values to the pages.
+  virtual void StoreKv(const AttentionParams& p) = 0;
+  virtual void HeadMatMul(const HeadMatMulParams& p) = 0;
   virtual void CausalConv(const CausalConvParams& p) = 0;
   virtual void DeltaRule(const DeltaRuleParams& p) = 0;
   virtual void Router(const RouterParams& p) = 0;
   virtual void GroupedMlp(const GroupedMlpParams& p) = 0;
   virtual void GatherRows(const GatherRowsParams& p) = 0;
-  // y[i] = silu(gate[i]) * up[i]; y may be gate or up.
-  virtual void SiluMul(const float* gate, const float* up, int64_t n, float* y) = 0;
+  // y[i] = activation(gate[i], up[i]); y may be gate or up.
+  virtual void Glu(const Activation& activation, const float* gate, const float* up, int64_t n,
+                   float* y) = 0;
   // x[t, :] *= sigmoid(gate[t, :]) (gate_width == width), or one gate per row (gate_width == 1).
   virtual void SigmoidMul(float* x, int64_t x_stride, const float* gate, int64_t gate_stride,
                           int64_t gate_width, int64_t rows, int64_t width) = 0;
@@ -235,6 +303,7 @@ class Ops {
   // dt_bias [heads].
   virtual void DeltaGates(const float* a, const float* b, const float* a_log, const float* dt_bias,
                           int64_t tokens, int64_t heads, float* g, float* beta) = 0;
+  virtual void BoundedDeltaGates(const BoundedDeltaGatesParams& p) = 0;
 };
 
 // The scalar definition, one thread, plain loops in float with double accumulators where sums are

@@ -77,9 +77,36 @@ class ReferenceOps final : public Ops {
       const float* x = p.x + r * p.width;
       const double inverse = InverseRms(x, p.width, p.eps);
       for (int64_t i = 0; i < p.width; ++i) {
-        p.y[r * p.width + i] =
-            static_cast<float>(x[i] * inverse * p.weight[i] * Silu(p.z[r * p.width + i]));
+        const double z = p.z[r * p.width + i];
+        const double gate = p.gate == Gate::kSilu ? Silu(z) : Sigmoid(z);
+        p.y[r * p.width + i] = static_cast<float>(x[i] * inverse * p.weight[i] * gate);
       }
+    }
+  }
+
+  void Mix(const MixParams& p) override {
+    for (int64_t r = 0; r < p.rows; ++r) {
+      std::vector<const float*> rows;
+      for (int64_t e = 0; e < p.snapshots; ++e) {
+        rows.push_back(p.bank + (r * p.snapshots + e) * p.width);
+      }
+      rows.push_back(p.x + r * p.width);
+      std::vector<double> scores;
+      for (const float* v : rows) {
+        double dot = 0;
+        for (int64_t i = 0; i < p.width; ++i) {
+          dot += static_cast<double>(v[i]) * p.norm[i] * p.query[i];
+        }
+        scores.push_back(dot * InverseRms(v, p.width, p.eps));
+      }
+      const double top = *std::max_element(scores.begin(), scores.end());
+      double total = 0;
+      for (double& s : scores) total += s = std::exp(s - top);
+      std::vector<double> sum(p.width, 0);
+      for (size_t e = 0; e < rows.size(); ++e) {
+        for (int64_t i = 0; i < p.width; ++i) sum[i] += scores[e] / total * rows[e][i];
+      }
+      std::copy(sum.begin(), sum.end(), p.y + r * p.width);
     }
   }
 
@@ -102,13 +129,38 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void Attention(const AttentionParams& p) override {
+  void StoreKv(const AttentionParams& p) override {
     for (size_t s = 0; s < p.sequences.size(); ++s) {
       for (int64_t i = 0; i < p.sequences[s].count; ++i) AppendKv(p, s, i);
     }
+  }
+
+  void Attention(const AttentionParams& p) override {
+    StoreKv(p);
     for (size_t s = 0; s < p.sequences.size(); ++s) {
       for (int64_t i = 0; i < p.sequences[s].count; ++i) {
         for (int64_t h = 0; h < p.heads; ++h) AttendOne(p, s, i, h);
+      }
+    }
+  }
+
+  void HeadMatMul(const HeadMatMulParams& p) override {
+    std::vector<float> row(p.w.cols);
+    for (int64_t h = 0; h < p.heads; ++h) {
+      const int64_t width = p.transposed ? p.w.cols : p.rows;
+      std::vector<double> sums(p.tokens * width, 0);
+      for (int64_t o = 0; o < p.rows; ++o) {
+        p.w.DecodeRow(h * p.head_rows + p.first + o, row);
+        for (int64_t t = 0; t < p.tokens; ++t) {
+          const float* x = p.x + t * p.x_stride + h * p.x_head_stride;
+          if (!p.transposed) sums[t * width + o] = Dot(x, row.data(), p.w.cols);
+          for (int64_t i = 0; p.transposed && i < width; ++i) {
+            sums[t * width + i] += static_cast<double>(x[o]) * row[i];
+          }
+        }
+      }
+      for (int64_t t = 0; t < p.tokens; ++t) {
+        std::copy_n(sums.begin() + t * width, width, p.y + t * p.y_stride + h * p.y_head_stride);
       }
     }
   }
@@ -144,6 +196,10 @@ class ReferenceOps final : public Ops {
 
   void Router(const RouterParams& p) override {
     for (int64_t t = 0; t < p.tokens; ++t) {
+      if (p.scores == RouterScores::kSigmoid) {
+        RouteBySigmoid(p, t);
+        continue;
+      }
       const float* logits = p.logits + t * p.experts;
       const double top = *std::max_element(logits, logits + p.experts);
       double all = 0;
@@ -185,7 +241,7 @@ class ReferenceOps final : public Ops {
       };
       project(w.gate, gate);
       project(w.up, up);
-      SiluMul(gate.data(), up.data(), rows * inner, up.data());
+      Glu(p.activation, gate.data(), up.data(), rows * inner, up.data());
       MatMul({.x = up.data(),
               .x_stride = inner,
               .tokens = rows,
@@ -206,8 +262,18 @@ class ReferenceOps final : public Ops {
     }
   }
 
-  void SiluMul(const float* gate, const float* up, int64_t n, float* y) override {
-    for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(Silu(gate[i]) * up[i]);
+  void Glu(const Activation& activation, const float* gate, const float* up, int64_t n,
+           float* y) override {
+    if (activation.kind == Activation::Kind::kSilu) {
+      for (int64_t i = 0; i < n; ++i) y[i] = static_cast<float>(Silu(gate[i]) * up[i]);
+      return;
+    }
+    const double b = activation.gate_bound;
+    const double c = activation.up_bound;
+    for (int64_t i = 0; i < n; ++i) {
+      y[i] = static_cast<float>(b * std::tanh(gate[i] / b) * Sigmoid(gate[i]) * c *
+                                std::tanh(up[i] / c));
+    }
   }
 
   void SigmoidMul(float* x, int64_t x_stride, const float* gate, int64_t gate_stride,
@@ -236,7 +302,41 @@ class ReferenceOps final : public Ops {
     }
   }
 
+  void BoundedDeltaGates(const BoundedDeltaGatesParams& p) override {
+    for (int64_t i = 0; i < p.tokens * p.heads; ++i) {
+      const int64_t h = i % p.heads;
+      for (int64_t d = 0; d < p.key_dim; ++d) {
+        const double z = static_cast<double>(p.z[i * p.key_dim + d]) + p.dt_bias[h * p.key_dim + d];
+        p.g[i * p.key_dim + d] =
+            static_cast<float>(p.bound * Sigmoid(std::exp(static_cast<double>(p.a_log[h])) * z));
+      }
+      p.beta[i] = static_cast<float>(Sigmoid(p.b[i]));
+    }
+  }
+
  private:
+  // The choice is made among floats, so that equal scores are equal on every device.
+  static void RouteBySigmoid(const RouterParams& p, int64_t t) {
+    const float* logits = p.logits + t * p.experts;
+    const auto score = [&](int64_t e) { return static_cast<float>(Sigmoid(logits[e])); };
+    const auto key = [&](int64_t e) { return score(e) + (p.bias != nullptr ? p.bias[e] : 0.f); };
+    std::vector<bool> taken(p.experts, false);
+    double chosen = 1e-20;
+    for (int64_t k = 0; k < p.top_k; ++k) {
+      int64_t best = -1;
+      for (int64_t e = 0; e < p.experts; ++e) {
+        if (!taken[e] && (best < 0 || key(e) > key(best))) best = e;
+      }
+      taken[best] = true;
+      p.ids[t * p.top_k + k] = static_cast<int32_t>(best);
+      chosen += score(best);
+    }
+    for (int64_t k = 0; k < p.top_k; ++k) {
+      const double s = score(p.ids[t * p.top_k + k]);
+      p.weights[t * p.top_k + k] = static_cast<float>(p.renormalise ? s / chosen : s);
+    }
+  }
+
   // Row of token `position` of sequence `s` in the page pool.
   static int64_t PageRow(const AttentionParams& p, size_t s, int64_t position) {
     return p.block_tables[s][position / p.kv.block] * p.kv.block + position % p.kv.block;
@@ -248,6 +348,7 @@ class ReferenceOps final : public Ops {
     const int64_t key_width = p.kv_heads * p.head_dim;
     const int64_t value_width = p.kv_heads * p.value_dim;
     std::copy_n(p.k + t * p.k_stride, key_width, p.kv.keys + row * key_width);
+    if (p.kv.values == nullptr) return;
     std::copy_n(p.v + t * p.v_stride, value_width, p.kv.values + row * value_width);
   }
 
@@ -268,11 +369,11 @@ class ReferenceOps final : public Ops {
     std::vector<double> sum(p.value_dim, 0);
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = PageRow(p, s, j) * p.kv_heads + kv_head;
+      const float* value =
+          p.kv.values == nullptr ? p.kv.keys + row * p.head_dim : p.kv.values + row * p.value_dim;
       const double weight = std::exp(scores[j] - top);
       total += weight;
-      for (int64_t c = 0; c < p.value_dim; ++c) {
-        sum[c] += weight * p.kv.values[row * p.value_dim + c];
-      }
+      for (int64_t c = 0; c < p.value_dim; ++c) sum[c] += weight * value[c];
     }
     float* out = p.out + t * p.out_stride + h * p.value_dim;
     for (int64_t c = 0; c < p.value_dim; ++c) out[c] = static_cast<float>(sum[c] / total);

@@ -102,6 +102,7 @@ RC_GTEST_PROP(GatedRmsNorm, AgreesWithTheDefinition, ()) {
   const std::vector<float> x = random.Floats(rows * width);
   const std::vector<float> z = random.Floats(rows * width, 20.f);
   const std::vector<float> weight = random.Floats(width);
+  const Gate gate = random.Below(2) == 0 ? Gate::kSilu : Gate::kSigmoid;
   RC_ASSERT(WorstOfAll(
                 [&](Ops& ops) {
                   std::vector<float> y = x;
@@ -110,11 +111,97 @@ RC_GTEST_PROP(GatedRmsNorm, AgreesWithTheDefinition, ()) {
                                     .rows = rows,
                                     .width = width,
                                     .weight = weight.data(),
+                                    .gate = gate,
                                     .eps = 1e-5f,
                                     .y = y.data()});
                   return y;
                 },
                 width / 16.0 + 24) <= 1);
+}
+
+// ---- Mix
+
+struct MixInput {
+  int64_t snapshots;
+  int64_t rows;
+  int64_t width;
+  std::vector<float> bank;
+  std::vector<float> x;
+  std::vector<float> norm;
+  std::vector<float> query;
+};
+
+MixInput RandomMix(Random& random, int64_t snapshots, int64_t rows, int64_t width) {
+  return {snapshots,
+          rows,
+          width,
+          random.Floats(rows * snapshots * width, 3.f),
+          random.Floats(rows * width),
+          random.Floats(width),
+          random.Floats(width, 2.f / std::sqrt(static_cast<float>(width)))};
+}
+
+std::vector<float> RunMix(Ops& ops, const MixInput& in, int64_t first, int64_t rows) {
+  std::vector<float> y(in.x.begin() + first * in.width, in.x.begin() + (first + rows) * in.width);
+  ops.Mix({.bank = in.bank.data() + first * in.snapshots * in.width,
+           .snapshots = in.snapshots,
+           .x = y.data(),
+           .rows = rows,
+           .width = in.width,
+           .norm = in.norm.data(),
+           .query = in.query.data(),
+           .eps = 1e-5f,
+           .y = y.data()});
+  return y;
+}
+
+TEST(Mix, IsItsFormula) {
+  // Root mean squares 1 and 2: scores are the dot products with the normalised rows.
+  MixInput in{1, 1, 2, {1, -1}, {2, 2}, {1, 2}, {3, 0.5f}};
+  in.norm = {1, 2};
+  const double first = 1 * 3 - 1 * 1;
+  const double second = (2 * 3 + 2 * 1) / 2.0;
+  const double p = std::exp(first) / (std::exp(first) + std::exp(second));
+  const std::vector<float> y = RunMix(Reference(), in, 0, 1);
+  EXPECT_NEAR(y[0], p * 1 + (1 - p) * 2, 1e-4);
+  EXPECT_NEAR(y[1], p * -1 + (1 - p) * 2, 1e-4);
+}
+
+TEST(Mix, WithoutSnapshotsARowIsItself) {
+  Random random(11);
+  const MixInput in = RandomMix(random, 0, 3, 37);
+  EXPECT_EQ(RunMix(Reference(), in, 0, 3), in.x);
+  for (const NamedOps& cpu : AllCpuOps()) EXPECT_EQ(RunMix(*cpu.ops, in, 0, 3), in.x) << cpu.name;
+}
+
+RC_GTEST_PROP(Mix, AgreesWithTheDefinition, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  const MixInput in =
+      RandomMix(random, *rc::gen::inRange<int64_t>(0, 10), *rc::gen::inRange<int64_t>(0, 5),
+                *rc::gen::inRange<int64_t>(1, 300));
+  const std::vector<float> want = RunMix(Reference(), in, 0, in.rows);
+  // A score is off by at most chain eps sum |v w|, which is below chain eps width |largest|, a
+  // weight by e to that; the result is a mean of rows of at most `largest`.
+  double largest = 0;
+  for (const auto* v : {&in.bank, &in.x}) {
+    for (float x : *v) largest = std::max<double>(largest, std::fabs(x));
+  }
+  double weights = 0;
+  for (int64_t i = 0; i < in.width; ++i) weights += std::fabs(in.norm[i] * in.query[i]);
+  const double chain = static_cast<double>(in.width) / 8 + 32;
+  // Normalised rows are below sqrt(width).
+  const double score = chain * std::sqrt(static_cast<double>(in.width)) * weights;
+  for (const NamedOps& cpu : AllCpuOps()) {
+    RC_ASSERT(WorstError(RunMix(*cpu.ops, in, 0, in.rows), want,
+                         kEpsilon * largest * (2 * score + 32)) <= 1);
+  }
+}
+
+TEST(Mix, RowsDoNotDependOnTheBatch) {
+  Random random(12);
+  const MixInput in = RandomMix(random, 8, 200, 515);
+  EXPECT_TRUE(RowsAreIndependent(
+      200, [&](Ops& ops, int64_t first, int64_t rows) { return RunMix(ops, in, first, rows); }));
 }
 
 TEST(Norms, RowsDoNotDependOnTheBatch) {
@@ -255,6 +342,66 @@ RC_GTEST_PROP(Router, AgreesWithTheDefinition, ()) {
   }
 }
 
+// Scores by sigmoid: the bias decides who is chosen and has no part in the weights.
+Routes RouteBySigmoid(Ops& ops, const std::vector<float>& logits, const std::vector<float>& bias,
+                      int64_t top_k, bool renormalise) {
+  const auto experts = static_cast<int64_t>(bias.size());
+  const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
+  Routes routes = {std::vector<int32_t>(tokens * top_k), std::vector<float>(tokens * top_k)};
+  ops.Router({.logits = logits.data(),
+              .tokens = tokens,
+              .experts = experts,
+              .top_k = top_k,
+              .renormalise = renormalise,
+              .scores = RouterScores::kSigmoid,
+              .bias = bias.data(),
+              .ids = routes.ids.data(),
+              .weights = routes.weights.data()});
+  return routes;
+}
+
+TEST(Router, SelectionBiasChoosesAndDoesNotWeigh) {
+  const std::vector<float> logits = {0, 2, -2, 1};
+  const std::vector<float> bias = {0, -1, 1, 0};
+  std::vector<Ops*> all = {&Reference()};
+  for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
+  const auto sigmoid = [](double x) { return static_cast<float>(1 / (1 + std::exp(-x))); };
+  for (Ops* ops : all) {
+    const Routes plain = RouteBySigmoid(*ops, logits, bias, 2, false);
+    EXPECT_THAT(plain.ids, ElementsAre(2, 3)) << ops->name();
+    EXPECT_THAT(plain.weights,
+                ElementsAre(FloatNear(sigmoid(-2), 1e-6f), FloatNear(sigmoid(1), 1e-6f)));
+    const Routes shares = RouteBySigmoid(*ops, logits, bias, 2, true);
+    const float sum = sigmoid(-2) + sigmoid(1);
+    EXPECT_THAT(shares.weights, ElementsAre(FloatNear(sigmoid(-2) / sum, 1e-6f),
+                                            FloatNear(sigmoid(1) / sum, 1e-6f)));
+  }
+}
+
+RC_GTEST_PROP(Router, SigmoidAgreesWithTheDefinition, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  const int64_t experts = *rc::gen::inRange<int64_t>(1, 70);
+  const int64_t top_k = *rc::gen::inRange<int64_t>(1, experts + 1);
+  const int64_t tokens = *rc::gen::inRange<int64_t>(0, 6);
+  const bool renormalise = random.Below(2) == 0;
+  const std::vector<float> logits = random.Floats(tokens * experts, 3.f);
+  const std::vector<float> bias = random.Floats(experts, 0.3f);
+  const Routes want = RouteBySigmoid(Reference(), logits, bias, top_k, renormalise);
+  const auto key = [&](int64_t token, int32_t e) {
+    return 1 / (1 + std::exp(-double{logits[token * experts + e]})) + bias[e];
+  };
+  for (const NamedOps& cpu : AllCpuOps()) {
+    const Routes got = RouteBySigmoid(*cpu.ops, logits, bias, top_k, renormalise);
+    for (size_t i = 0; i < got.ids.size(); ++i) {
+      const auto token = static_cast<int64_t>(i) / top_k;
+      // Scores one rounding apart may change places.
+      RC_ASSERT(std::fabs(key(token, got.ids[i]) - key(token, want.ids[i])) <= 8 * kEpsilon);
+    }
+    if (got.ids != want.ids) continue;
+    RC_ASSERT(WorstError(got.weights, want.weights, Relative(want.weights, 64)) <= 1);
+  }
+}
+
 // A NaN upstream must not turn into an expert that does not exist.
 TEST(Router, IdsAreDistinctAndInRangeWhateverTheLogits) {
   const float nan = std::nanf("");
@@ -270,6 +417,13 @@ TEST(Router, IdsAreDistinctAndInRangeWhateverTheLogits) {
       EXPECT_TRUE(std::adjacent_find(ids.begin(), ids.end()) == ids.end()) << ops->name();
       EXPECT_GE(ids.front(), 0);
       EXPECT_LT(ids.back(), 4);
+    }
+    const Routes sigmoid = RouteBySigmoid(*ops, logits, {0, nan, 1, 0}, 3, true);
+    for (int64_t t = 0; t < 4; ++t) {
+      std::vector<int32_t> ids(sigmoid.ids.begin() + 3 * t, sigmoid.ids.begin() + 3 * t + 3);
+      std::sort(ids.begin(), ids.end());
+      EXPECT_TRUE(std::adjacent_find(ids.begin(), ids.end()) == ids.end()) << ops->name();
+      EXPECT_TRUE(ids.front() >= 0 && ids.back() < 4) << ops->name();
     }
   }
 }
@@ -305,22 +459,39 @@ const std::vector<float> kDelicate = {0.f,   -0.f,   1e-30f, -1e-30f,      88.f,
                                       89.f,  -89.f,  103.f,  -103.f,       1e4f, -1e4f,
                                       3e38f, -3e38f, kInf,   std::nanf("")};
 
-TEST(SiluMul, AgreesWithTheDefinition) {
+constexpr Activation kSilu;
+constexpr Activation kSitu = {.kind = Activation::Kind::kSitu, .gate_bound = 4.f, .up_bound = 25.f};
+
+TEST(Glu, AgreesWithTheDefinition) {
   Random random(3);
-  for (const int64_t n : {0, 1, 5, 16, 33, 100003}) {
-    std::vector<float> gate = random.Floats(n, 8.f);
-    std::copy_n(kDelicate.begin(), std::min<int64_t>(n, 16), gate.begin());
-    const std::vector<float> up = random.Floats(n);
-    EXPECT_LE(WorstOfAll(
-                  [&](Ops& ops) {
-                    std::vector<float> y(n);
-                    ops.SiluMul(gate.data(), up.data(), n, y.data());
-                    return y;
-                  },
-                  16),
-              1)
-        << n;
+  for (const Activation& activation : {kSilu, kSitu}) {
+    for (const int64_t n : {0, 1, 5, 16, 33, 100003}) {
+      std::vector<float> gate = random.Floats(n, 8.f);
+      std::copy_n(kDelicate.begin(), std::min<int64_t>(n, 16), gate.begin());
+      std::vector<float> up = random.Floats(n, 10.f);
+      if (n > 64) std::copy_n(kDelicate.begin(), 16, up.begin() + 40);
+      EXPECT_LE(WorstOfAll(
+                    [&](Ops& ops) {
+                      std::vector<float> y(n);
+                      ops.Glu(activation, gate.data(), up.data(), n, y.data());
+                      return y;
+                    },
+                    32),
+                1)
+          << n;
+    }
   }
+}
+
+TEST(Glu, SituIsBoundedAndNearlySiluInside) {
+  const std::vector<float> gate = {1e6f, -1e6f, 0.01f, 2.f};
+  const std::vector<float> up = {1e6f, 1e6f, 0.02f, 0.f};
+  std::vector<float> y(4);
+  Reference().Glu(kSitu, gate.data(), up.data(), 4, y.data());
+  EXPECT_FLOAT_EQ(y[0], 4 * 25);
+  EXPECT_EQ(y[1], 0);
+  EXPECT_NEAR(y[2], 0.01 / (1 + std::exp(-0.01)) * 0.02, 1e-9);
+  EXPECT_EQ(y[3], 0);
 }
 
 TEST(SigmoidMul, AgreesWithTheDefinition) {
@@ -389,6 +560,41 @@ TEST(DeltaGates, AgreesWithTheDefinition) {
                     },
                     64),
                 1);
+    }
+  }
+}
+
+TEST(BoundedDeltaGates, AgreesWithTheDefinition) {
+  Random random(7);
+  constexpr int64_t kHeads = 3;
+  for (const int64_t dim : {1, 16, 37}) {
+    for (const int64_t tokens : {0, 1, 90}) {
+      const std::vector<float> z = random.Floats(tokens * kHeads * dim, 15.f);
+      const std::vector<float> b = random.Floats(tokens * kHeads, 15.f);
+      const std::vector<float> a_log = random.Floats(kHeads);
+      const std::vector<float> dt_bias = random.Floats(kHeads * dim);
+      for (const bool want_g : {true, false}) {
+        EXPECT_LE(WorstOfAll(
+                      [&](Ops& ops) {
+                        std::vector<float> g = z;
+                        std::vector<float> beta = b;
+                        ops.BoundedDeltaGates({.z = g.data(),
+                                               .b = beta.data(),
+                                               .a_log = a_log.data(),
+                                               .dt_bias = dt_bias.data(),
+                                               .bound = -5.f,
+                                               .tokens = tokens,
+                                               .heads = kHeads,
+                                               .key_dim = dim,
+                                               .g = g.data(),
+                                               .beta = beta.data()});
+                        for (const float x : g) EXPECT_TRUE(x <= 0.f && x >= -5.f) << x;
+                        return want_g ? g : beta;
+                      },
+                      // The exponent of the sigmoid is up to 15 e^3 large and off by two roundings.
+                      1024),
+                  1);
+      }
     }
   }
 }

@@ -36,6 +36,7 @@ struct Heads {
   int64_t kv_heads;
   int64_t head_dim;
   int64_t value_dim;
+  bool in_keys = false;  // values are the front of the keys
 };
 
 // A page pool with the past of every sequence in scattered pages and NaN wherever nothing was
@@ -109,7 +110,7 @@ std::vector<float> Attend(Ops& ops, const AttentionInput& in, Pool& pool,
                  .scale = 1 / std::sqrt(static_cast<float>(in.h.head_dim)),
                  .sequences = spans,
                  .block_tables = tables,
-                 .kv = {pool.keys.data(), pool.values.data(), pool.block},
+                 .kv = {pool.keys.data(), in.h.in_keys ? nullptr : pool.values.data(), pool.block},
                  .out = out.data.data(),
                  .out_stride = out.stride});
   return out.data;
@@ -134,7 +135,8 @@ double AttentionBound(const AttentionInput& in, const Pool& pool, int64_t keys) 
 void ExpectAttention(Random& random, const Heads& h, const std::vector<SequenceSpan>& spans,
                      int64_t page) {
   const AttentionInput in = RandomAttention(random, h, TokensOf(spans));
-  const Pool before(random, h, spans, page);
+  Pool before(random, h, spans, page);
+  if (h.in_keys) before.values = before.keys;  // for the bound alone
   Pool after = before;
   const std::vector<float> want = Attend(Reference(), in, after, spans);
   int64_t keys = 0;
@@ -164,6 +166,39 @@ TEST(Attention, LargeEnoughToBeShared) {
   Random random(1);
   ExpectAttention(random, {8, 2, 128, 80}, {{0, 70, 0}, {70, 1, 300}, {71, 0, 5}, {71, 33, 64}},
                   16);
+}
+
+// The keys' own first numbers as values give what a copy of them gives.
+TEST(Attention, ValuesInKeysAreTheirFront) {
+  Random random(13);
+  for (const int64_t value_dim : {1, 20, 48}) {
+    const Heads copied = {6, 2, 48, value_dim};
+    const std::vector<SequenceSpan> spans = {{0, 30, 0}, {30, 1, 70}, {31, 5, 9}};
+    AttentionInput in = RandomAttention(random, copied, 36);
+    Pool pool(random, copied, spans, 8);
+    const auto front = [&](const float* key, float* value) {
+      for (int64_t h = 0; h < 2; ++h) {
+        std::copy_n(key + h * 48, value_dim, value + h * value_dim);
+      }
+    };
+    for (int64_t t = 0; t < 36; ++t) front(in.k.at(t), in.v.at(t));
+    for (size_t row = 0; row < pool.keys.size() / 96; ++row) {
+      front(pool.keys.data() + row * 96, pool.values.data() + row * 2 * value_dim);
+    }
+    AttentionInput in_keys = in;
+    in_keys.h.in_keys = true;
+    std::fill(in_keys.v.data.begin(), in_keys.v.data.end(), std::nanf(""));
+    std::vector<Ops*> all = {&Reference()};
+    for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
+    for (Ops* ops : all) {
+      Pool a = pool;
+      Pool b = pool;
+      EXPECT_TRUE(SameBits(Attend(*ops, in, a, spans), Attend(*ops, in_keys, b, spans)))
+          << ops->name();
+      EXPECT_TRUE(SameBits(a.keys, b.keys)) << ops->name();
+      EXPECT_TRUE(SameBits(b.values, pool.values)) << ops->name();
+    }
+  }
 }
 
 TEST(Attention, OneKeyGivesItsValue) {
@@ -418,26 +453,31 @@ TEST(DeltaRule, SeveralChunksAgreeWithTheDefinition) {
 // The two forms on sizes as released, without the sharp decays that would hide a difference.
 TEST(DeltaRule, FormsAgree) {
   Random random(8);
-  Delta d = RandomDelta(random, 1, 1, 128, 128, false, 200);
-  for (float& g : d.g) g = std::max(g, -0.1f);
-  for (const NamedOps& cpu : AllCpuOps()) {
-    std::vector<std::vector<float>> states[2];
-    std::vector<float> out[2];
-    for (const bool chunked : {false, true}) {
-      states[chunked] = {std::vector<float>(128 * 128, 0.f)};
-      out[chunked] = RunDelta(*cpu.ops, d, {{0, 200, 0}}, states[chunked], chunked);
+  for (const auto& [channel_decay, weakest] :
+       {std::pair{false, -0.1f}, {true, -0.1f}, {true, -1.3f}, {true, -5.f}}) {
+    Delta d = RandomDelta(random, 1, 1, 128, 128, channel_decay, 200);
+    for (float& g : d.g) g = std::max(g * 4, weakest);
+    for (const NamedOps& cpu : AllCpuOps()) {
+      std::vector<std::vector<float>> states[2];
+      std::vector<float> out[2];
+      for (const bool chunked : {false, true}) {
+        states[chunked] = {std::vector<float>(128 * 128, 0.f)};
+        out[chunked] = RunDelta(*cpu.ops, d, {{0, 200, 0}}, states[chunked], chunked);
+      }
+      EXPECT_LE(WorstError(out[1], out[0], 1e-5), 1) << cpu.name << " " << weakest;
+      EXPECT_LE(WorstError(states[1][0], states[0][0], 1e-5), 1) << cpu.name << " " << weakest;
     }
-    EXPECT_LE(WorstError(out[1], out[0], 1e-5), 1) << cpu.name;
-    EXPECT_LE(WorstError(states[1][0], states[0][0], 1e-5), 1) << cpu.name;
   }
 }
 
 // A decay that leaves nothing must leave zeros, not NaN, in both forms.
 TEST(DeltaRule, TotalDecayForgets) {
   Random random(9);
-  Delta d = RandomDelta(random, 1, 1, 16, 16, false, 70);
-  std::fill(d.g.begin(), d.g.end(), -1e6f);
-  ExpectDelta(random, d, {{0, 70, 0}});
+  for (const bool channel_decay : {false, true}) {
+    Delta d = RandomDelta(random, 1, 1, 16, 16, channel_decay, 70);
+    std::fill(d.g.begin(), d.g.end(), -1e6f);
+    ExpectDelta(random, d, {{0, 70, 0}});
+  }
 }
 
 TEST(DeltaRule, RecallsTheValueOfAKey) {

@@ -5,12 +5,16 @@
 
 #include "signalbox/base/text_util.h"
 #include "signalbox/model/config_reader.h"
+#include "signalbox/model/families/rules.h"
 #include "signalbox/model/family.h"
 
 namespace signalbox {
 namespace {
 
 using Kind = TensorRule::Kind;
+using weight_rules::Matrix;
+using weight_rules::MatrixByCols;
+using weight_rules::Vector;
 
 // ----------------------------------------------------------------------------------------------
 // facts
@@ -116,30 +120,12 @@ ModelFacts ParseCommon(ConfigReader& c, std::string family, float norm_offset) {
   return f;
 }
 
-// Bounds what a hostile config can make us allocate; the deepest release has 94 layers.
-constexpr int64_t kMaxLayers = 4096;
-
-int64_t ParseLayerCount(ConfigReader& c) {
-  const int64_t n = c.Positive("num_hidden_layers");
-  if (n <= kMaxLayers) return n;
-  c.Fail("num_hidden_layers", std::to_string(n), "at most " + std::to_string(kMaxLayers));
-  return 0;
-}
-
 // Flat attention in every layer; MoE except where decoder_sparse_step or mlp_only_layers say dense.
 Result<ModelFacts> ParseSoftmaxModel(ConfigReader& c, ModelFacts f, const AttentionFacts& attention,
                                      bool may_share) {
-  const int64_t layers = ParseLayerCount(c);
+  const int64_t layers = c.LayerCount();
   const int64_t step = c.PositiveOr("decoder_sparse_step", 1);
-  std::vector<int64_t> dense_layers;
-  if (c.Has("mlp_only_layers")) {
-    for (const auto& v : c.Raw("mlp_only_layers")) {
-      if (!v.is_number_integer())
-        c.Fail("mlp_only_layers", v.dump(), "a list of layer numbers");
-      else
-        dense_layers.push_back(v.get<int64_t>());
-    }
-  }
+  const std::vector<int64_t> dense_layers = c.Integers("mlp_only_layers");
   const MoeFacts moe = ParseMoe(c, c.BoolOr("norm_topk_prob", false), may_share);
   for (int64_t l = 0; l < layers; ++l) {
     LayerFacts layer{.mixer = attention, .ffn = moe};
@@ -193,7 +179,7 @@ Result<ModelFacts> ParseQwen35(ConfigReader& c) {
   const AttentionFacts attention = ParseAttention(c, c.BoolOr("attn_output_gate", true), true,
                                                   c.BoolOr("attention_bias", false), 0.25);
   const MoeFacts moe = ParseMoe(c, true, true);
-  const int64_t layers = ParseLayerCount(c);
+  const int64_t layers = c.LayerCount();
   const std::vector<bool> full = FullAttentionLayers(c, layers);
   SB_RETURN_IF_ERROR(c.status());
   for (bool is_full : full) {
@@ -208,29 +194,6 @@ Result<ModelFacts> ParseQwen35(ConfigReader& c) {
 
 // ------------------------------------------------------------------------------------------ weight
 // map
-
-TensorRule Matrix(std::string name, Role role, int64_t rows, int64_t cols,
-                  Split split = Split::kWhole, int64_t units = 1) {
-  return {.kind = Kind::kMatrix,
-          .name = std::move(name),
-          .parts = {{role, rows, split, units}},
-          .other = cols};
-}
-
-// A matrix whose columns are cut: the input of a row-parallel projection.
-TensorRule MatrixByCols(std::string name, Role role, int64_t rows, int64_t cols, Split split,
-                        int64_t units) {
-  return {.kind = Kind::kMatrix,
-          .name = std::move(name),
-          .parts = {{role, cols, split, units}},
-          .axis = 1,
-          .other = rows};
-}
-
-TensorRule Vector(std::string name, Role role, int64_t size, Split split = Split::kWhole,
-                  int64_t units = 1) {
-  return {.kind = Kind::kVector, .name = std::move(name), .parts = {{role, size, split, units}}};
-}
 
 void AddAttention(const AttentionFacts& a, int64_t hidden, std::vector<TensorRule>* rules) {
   const int64_t q = a.heads * a.head_dim;
@@ -315,14 +278,6 @@ void AddMoe(const MoeFacts& m, int64_t hidden, bool fused_release, std::vector<T
   rules->push_back(Matrix(p + "shared_expert_gate", Role::kSharedScore, 1, hidden));
 }
 
-void AddDense(const DenseFacts& d, int64_t hidden, std::vector<TensorRule>* rules) {
-  const Split width = Split::kDenseWidth;
-  rules->push_back(Matrix("mlp.gate_proj", Role::kDenseGate, d.inner, hidden, width, d.inner));
-  rules->push_back(Matrix("mlp.up_proj", Role::kDenseUp, d.inner, hidden, width, d.inner));
-  rules->push_back(
-      MatrixByCols("mlp.down_proj", Role::kDenseDown, hidden, d.inner, width, d.inner));
-}
-
 std::vector<TensorRule> QwenLayer(const ModelFacts& f, const LayerFacts& layer) {
   std::vector<TensorRule> rules = {
       Vector("input_layernorm.weight", Role::kInputNorm, f.hidden),
@@ -335,7 +290,7 @@ std::vector<TensorRule> QwenLayer(const ModelFacts& f, const LayerFacts& layer) 
   if (layer.is_moe()) {
     AddMoe(std::get<MoeFacts>(layer.ffn), f.hidden, f.family == "qwen3_5_moe", &rules);
   } else {
-    AddDense(std::get<DenseFacts>(layer.ffn), f.hidden, &rules);
+    weight_rules::AddDense(std::get<DenseFacts>(layer.ffn), f.hidden, &rules);
   }
   return rules;
 }
