@@ -29,6 +29,10 @@ done
 layout="--tp 2 --ep 2 --moe-a2a-backend mori"
 # shellcheck disable=SC2086
 "$program" plan $model $layout >"$out/plan"
+# shellcheck disable=SC2086
+"$program" plan $model $layout --format svg >"$out/svg"
+diff -q docs/plan-example.svg "$out/svg" >/dev/null ||
+  fail "docs/plan-example.svg is not what plan draws: look at the new picture, then copy it there"
 grep -q 'reduce-scatter h over attn_tp' "$out/plan" || fail "no reduce-scatter after the mixer in the plan"
 # shellcheck disable=SC2086
 "$program" eval $model $layout --quiet --limit 100 >"$out/out"

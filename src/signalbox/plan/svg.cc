@@ -17,15 +17,16 @@ namespace signalbox {
 namespace {
 
 constexpr int kMostRanks = 8;    // columns drawn
-constexpr double kGlyph = 7.0;   // width of a character of a step
-constexpr double kSmall = 5.75;  // of a value or a reason
-constexpr double kLine = 14;
-constexpr double kTile = 15;  // height of a tile
-constexpr double kFlow = 36;  // between the rows before and after a step that moves them
+constexpr double kBig = 10.4;    // width of a character of the title
+constexpr double kGlyph = 7.5;   // of a step
+constexpr double kSmall = 6.35;  // of a value or a reason
+constexpr double kLine = 15;     // height of a line of a step
+constexpr double kNote = 13;     // of a value or a reason
+constexpr double kTile = 15;     // height of a tile
+constexpr double kFlow = 36;     // between the rows before and after a step that moves them
 constexpr double kMargin = 20;
 constexpr double kColumn = 112;
-constexpr double kGap = 18;      // between columns
-constexpr double kLegend = 740;  // width of the longest line above the columns
+constexpr double kGap = 18;  // between columns
 
 // In the order of Reg; bright enough for dark paper, dark enough for light.
 constexpr std::string_view kColours[] = {"#5b7fa6", "#2a9d8f", "#e08a2c", "#8c6bd1", "#d05fa2",
@@ -55,9 +56,14 @@ class Picture {
     const int ways = mesh_.Size(split);
     repeats_ = ways >= 4 ? 1 : 4 / ways;
     tiles_ = std::min(ways * repeats_, 32);
-    text_width_ = std::clamp(double(longest) * kGlyph + 30, 330.0, 600.0);
+    title_ = fmt::format("{}, {}", kind_.kind, ToString(phase_.plan.phase));
+    subtitle_ = Subtitle(plan);
+    text_width_ = std::clamp(double(longest) * kGlyph + 36, 350.0, 640.0);
     left_ = kMargin + text_width_ + kGap;
-    width_ = std::max(left_ + ranks_ * (kColumn + kGap) - kGap, kLegend) + kMargin;
+    width_ =
+        std::max({left_ + ranks_ * (kColumn + kGap) - kGap, kMargin + double(title_.size()) * kBig,
+                  kMargin + double(subtitle_.size()) * kSmall}) +
+        kMargin;
   }
 
   std::string Run() {
@@ -77,19 +83,24 @@ class Picture {
   double TileWidth() const { return kColumn / tiles_; }
   static std::string_view Colour(Reg reg) { return kColours[static_cast<size_t>(reg)]; }
 
+  std::string Subtitle(const LayoutPlan& plan) const {
+    int64_t layers = 0;
+    for (const KindPlan& kind : plan.kinds) layers += kind.layers;
+    std::string text = fmt::format("{} of {} layers; {}", kind_.layers, layers, mesh_.ToString());
+    for (const std::string& view : ViewsOf(mesh_)) text += ", " + view;
+    if (const auto& contract = phase_.context.contract) {
+      text += "; back end " + ContractId(*contract);
+    }
+    if (phase_.context.runner) text += ", runner " + phase_.context.runner->name;
+    return text;
+  }
+
   void Header() {
     y_ = kMargin + 14;
-    canvas_.Text(kMargin, y_, "title",
-                 fmt::format("{}, {}", kind_.kind, ToString(phase_.plan.phase)));
-    std::string subtitle = mesh_.ToString();
-    for (const std::string& view : ViewsOf(mesh_)) subtitle += ", " + view;
-    if (const auto& contract = phase_.context.contract) {
-      subtitle += ", back end " + ContractId(*contract);
-    }
-    if (phase_.context.runner) subtitle += ", runner " + phase_.context.runner->name;
-    canvas_.Text(kMargin, y_ += 18, "note", subtitle);
+    canvas_.Text(kMargin, y_, "title", title_);
+    canvas_.Text(kMargin, y_ += 19, "note", subtitle_);
     Legend();
-    y_ += 30;
+    y_ += 36;
     for (int rank = 0; rank < ranks_; ++rank) {
       std::vector<std::string> place;
       for (size_t i = 0; i < mesh_.axes().size(); ++i) {
@@ -107,24 +118,35 @@ class Picture {
     y_ += 8;
   }
 
+  // What shapes mean, then whose colour is whose; as many lines as that takes.
   void Legend() {
-    const double top = y_ + 12;
+    double top = y_ + 13;
     double x = kMargin;
-    const auto entry = [&](std::string_view text, double drawn) {
-      canvas_.Text(x + drawn + 5, top + 9, "note", text);
-      x += drawn + 5 + double(text.size()) * kSmall + 16;
+    const auto entry = [&](const std::string& text, double drawn, const auto& draw) {
+      const double wide = drawn + 5 + double(text.size()) * kSmall;
+      if (x > kMargin && x + wide > width_ - kMargin) x = kMargin, top += 18;
+      draw(x);
+      canvas_.Text(x + drawn + 5, top + 10, "note", text);
+      x += wide + 16;
     };
-    Tile(x, top, 12, 12, Reg::kResidual, 0, 1);
-    entry("a block of rows", 12);
-    Tile(x, top, 12, 12, Reg::kMixed, 0, 2);
-    Tile(x + 15, top, 12, 12, Reg::kMixed, 1, 2);
-    entry("shares of a sum that is owed", 27);
-    Slot(x, top, 12, 12);
-    entry("rows of other ranks", 12);
-    canvas_.Diamond(x + 6, top + 6, 6, Colour(Reg::kDispatched));
-    entry("rows sent to this rank's experts", 12);
-    canvas_.Plus(x + 6, top + 6);
-    entry("summed", 12);
+    entry("a block of rows", 12, [&](double at) { Tile(at, top, 12, 12, Reg::kResidual, 0, 1); });
+    entry("shares of a sum that is owed", 27, [&](double at) {
+      Tile(at, top, 12, 12, Reg::kMixed, 0, 2);
+      Tile(at + 15, top, 12, 12, Reg::kMixed, 1, 2);
+    });
+    entry("not on this rank", 12, [&](double at) { Slot(at, top, 12, 12); });
+    entry("a row sent to this rank's experts", 12,
+          [&](double at) { canvas_.Diamond(at + 6, top + 6, 6, Colour(Reg::kDispatched)); });
+    entry("summed", 12, [&](double at) { canvas_.Plus(at + 6, top + 6); });
+    x = kMargin, top += 18;
+    std::vector<Reg> used = {Reg::kResidual};
+    for (const Step& step : phase_.plan.steps) {
+      if (std::ranges::find(used, step.dst) == used.end()) used.push_back(step.dst);
+    }
+    for (Reg reg : used) {
+      entry(std::string(ToString(reg)), 12,
+            [&](double at) { canvas_.Rect(at, top + 1, 12, 10, Colour(reg)); });
+    }
     y_ = top + 14;
   }
 
@@ -199,7 +221,7 @@ class Picture {
     const auto whys = WrapText(reason.empty() ? "" : "because " + reason, chars);
     const bool moves = step != nullptr && MovesRows(step->kind) && mesh_.Size(step->axes) > 1;
     const double tiles = moves ? 2 * kTile + kFlow : kTile;
-    const double text = kLine + 12.0 * double(notes.size() + whys.size());
+    const double text = kLine + kNote * double(notes.size() + whys.size());
     const double height = std::max(tiles, text) + 10;
     if (index % 2 == 0 && step != nullptr) {
       canvas_.Frame(kMargin - 8, y_, width_ - 2 * kMargin + 16, height, "band");
@@ -210,8 +232,8 @@ class Picture {
     canvas_.Text(
         kMargin + 12, line, "step",
         step == nullptr ? "x enters the layer" : fmt::format("{:>2} {}", index + 1, title));
-    for (const std::string& note : notes) canvas_.Text(kMargin + 12, line += 12, "note", note);
-    for (const std::string& why : whys) canvas_.Text(kMargin + 12, line += 12, "why", why);
+    for (const std::string& note : notes) canvas_.Text(kMargin + 12, line += kNote, "note", note);
+    for (const std::string& why : whys) canvas_.Text(kMargin + 12, line += kNote, "why", why);
     Rows(step, reg, index, moves);
     y_ += height;
   }
@@ -231,11 +253,14 @@ class Picture {
 
   void Footer() {
     const PlanCost& cost = phase_.cost;
-    canvas_.Text(
-        kMargin, y_ += 22, "note",
-        fmt::format("per token and rank: {:.0f} bytes in {} collectives, {:.0f} in dispatch and "
-                    "combine; work {:.2f} of a fair share",
-                    cost.collective_bytes, cost.collectives, cost.exchange_bytes, cost.repeated));
+    const std::string text = fmt::format(
+        "each rank sends, per token: {:.0f} bytes in {} collectives, {:.0f} in dispatch "
+        "and combine; it does {:.2f} times a fair share of the work",
+        cost.collective_bytes, cost.collectives, cost.exchange_bytes, cost.repeated);
+    y_ += 8;
+    for (const std::string& line : WrapText(text, size_t((width_ - 2 * kMargin) / kSmall))) {
+      canvas_.Text(kMargin, y_ += 14, "note", line);
+    }
   }
 
   const Mesh& mesh_;
@@ -245,6 +270,7 @@ class Picture {
   AxisSet split_;    // axes that split rows at some step
   int repeats_ = 1;  // tiles per position along them
   int tiles_ = 1;
+  std::string title_, subtitle_;
   double text_width_ = 0;
   double left_ = 0;
   double width_ = 0;

@@ -12,11 +12,11 @@ constexpr std::string_view kStyle = R"(
 svg { background: #ffffff; }
 text { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace; fill: #1c232b; }
 .title { font-size: 17px; font-weight: 700; }
-.step { font-size: 11.6px; font-weight: 600; }
-.note { font-size: 9.5px; fill: #5d6873; }
-.why { font-size: 9.5px; fill: #9a5b13; }
-.head { font-size: 11px; font-weight: 600; text-anchor: middle; }
-.sub { font-size: 9px; fill: #5d6873; text-anchor: middle; }
+.step { font-size: 12.4px; font-weight: 600; }
+.note { font-size: 10.5px; fill: #5d6873; }
+.why { font-size: 10.5px; fill: #9a5b13; }
+.head { font-size: 12px; font-weight: 600; text-anchor: middle; }
+.sub { font-size: 10px; fill: #5d6873; text-anchor: middle; }
 .band { fill: #f3f5f7; }
 .slot { fill: none; stroke: #c5ccd3; stroke-width: 0.8; }
 .flow { fill: none; stroke-width: 1.1; stroke-opacity: 0.55; }
