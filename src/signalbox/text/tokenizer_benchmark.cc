@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MB/s of encoding and decoding. Mixed text in the tiny vocabulary by default; with
-// SIGNALBOX_QWEN_TOKENIZER=DIR (tools/fetch_qwen_tokenizer.py) in Qwen3.5's.
+// MB/s of encoding and decoding. Mixed text in the tiny vocabularies (run it in the repository's
+// root); with SIGNALBOX_QWEN_TOKENIZER=DIR (tools/fetch_qwen_tokenizer.py) in Qwen3.5's.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
@@ -26,6 +26,15 @@ const Tokenizer& Qwen() {
   return kTokenizer;
 }
 
+const Tokenizer& Kimi() {
+  static const Tokenizer kTokenizer = [] {
+    Result<Tokenizer> tokenizer = Tokenizer::LoadModel("models/tiny-kimi-k3-mxfp4");
+    SB_CHECK(tokenizer.ok()) << tokenizer.status().ToString();
+    return *std::move(tokenizer);
+  }();
+  return kTokenizer;
+}
+
 // English prose, code, Chinese and accented text in turn, with words that vary: 1 MB.
 std::string MixedText() {
   const std::string_view parts[] = {
@@ -42,8 +51,7 @@ std::string MixedText() {
   return text;
 }
 
-void Encode(benchmark::State& state, const std::string& text) {
-  const Tokenizer& tokenizer = Qwen();
+void Encode(benchmark::State& state, const std::string& text, const Tokenizer& tokenizer = Qwen()) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(tokenizer.EncodeUntrusted(text));
   }
@@ -52,6 +60,9 @@ void Encode(benchmark::State& state, const std::string& text) {
 
 void EncodeMixed(benchmark::State& state) {
   Encode(state, MixedText());
+}
+void EncodeMixedKimi(benchmark::State& state) {
+  Encode(state, MixedText(), Kimi());
 }
 void EncodeMegabyteOfOneLetter(benchmark::State& state) {
   Encode(state, std::string(1 << 20, 'a'));
@@ -70,6 +81,7 @@ void DecodeMixed(benchmark::State& state) {
 }
 
 BENCHMARK(EncodeMixed)->Unit(benchmark::kMillisecond);
+BENCHMARK(EncodeMixedKimi)->Unit(benchmark::kMillisecond);
 BENCHMARK(EncodeMegabyteOfOneLetter)->Unit(benchmark::kMillisecond);
 BENCHMARK(EncodeMegabyteOfSpaces)->Unit(benchmark::kMillisecond);
 BENCHMARK(DecodeMixed)->Unit(benchmark::kMillisecond);
