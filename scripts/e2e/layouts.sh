@@ -24,9 +24,29 @@ for layout in "--tp 2" "--tp 2 --ep 2" "--tp 2 --ep 2 --moe-a2a-backend mori" \
   # shellcheck disable=SC2086
   "$program" verify $model --reference $model/reference_logits.safetensors --quiet $layout >"$out/out" ||
     fail "verify $layout: $(cat "$out/out")"
+  # shellcheck disable=SC2086
+  "$program" verify $model --quiet $layout >"$out/out" || fail "verify, layer by layer, $layout: $(cat "$out/out")"
 done
 
 layout="--tp 2 --ep 2 --moe-a2a-backend mori"
+for fault in sum-scattered-rows shared-per-rank shared-halved shared-doubled local-experts ids-off-by-one \
+  weights-twice poison-row; do
+  got=0
+  # shellcheck disable=SC2086
+  "$program" verify $model $layout --inject $fault >"$out/out" 2>"$out/err" || got=$?
+  [ "$got" = 4 ] || fail "exit $got instead of 4: verify --inject $fault"
+  grep -q 'layer 0 computes' "$out/err" || fail "$fault was not found in layer 0: $(cat "$out/err")"
+  grep -q 'the checker: ' "$out/err" || fail "no word of the checker: $(cat "$out/err")"
+  ! grep -q 'accepts it' "$out/err" || fail "the checker accepts $fault"
+done
+got=0
+# shellcheck disable=SC2086
+"$program" generate $model --prompt a $layout --inject shared-halved >"$out/out" 2>"$out/err" || got=$?
+[ "$got" = 4 ] || fail "exit $got instead of 4: the start-up check let a wrong layout pass"
+
+"$program" matrix $model models/random/qwen3.5-moe --every 97 --quiet >"$out/out" 2>"$out/err" ||
+  fail "matrix: $(cat "$out/out" "$out/err")"
+
 # shellcheck disable=SC2086
 "$program" plan $model $layout >"$out/plan"
 # shellcheck disable=SC2086
@@ -50,5 +70,7 @@ if command -v mpirun >/dev/null; then
   # shellcheck disable=SC2086
   mpirun -np 2 --oversubscribe "$program" eval $model $layout --quiet --limit 60 >"$out/out"
   grep -qE '^accuracy (1.000|0.98)' "$out/out" || fail "eval under mpirun: $(cat "$out/out")"
+  # shellcheck disable=SC2086
+  mpirun -np 2 --oversubscribe "$program" verify $model $layout >"$out/out" || fail "verify under mpirun: $(cat "$out/out")"
 fi
 echo "e2e layouts: all hold"

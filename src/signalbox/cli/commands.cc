@@ -77,6 +77,8 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   const bool quiet = invocation.flags.Switch("quiet") || follows;
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, parallel));
   options.budget.tokens = invocation.flags.Int("max-total-tokens");
+  int64_t& running = options.layout.limits.max_running_requests;
+  if (running == 0) running = parallel;
   options.processes = invocation.processes;
   const auto start = std::chrono::steady_clock::now();
   Progress progress({.label = "loading",

@@ -28,8 +28,8 @@ constexpr double kTolerance = 1e-5;
 constexpr int64_t kTokens = 40;     // of the canary
 constexpr int64_t kNewTokens = 24;  // of a greedy text
 constexpr int64_t kParallel = 4;
-// The canary and the prompts of all requests fit, in every contract with a capacity.
-constexpr PlanLimits kLimits{.chunked_prefill_size = 64, .max_running_requests = 8, .capacity = 64};
+// Four groups' prompts fit into the capacity of a contract that gathers them.
+constexpr PlanLimits kLimits{.chunked_prefill_size = 64, .max_running_requests = 8, .capacity = 256};
 
 // A contract by phase, or none.
 struct BackEnd {

@@ -8,6 +8,9 @@
 namespace signalbox {
 namespace {
 
+// Long enough to fill the device, short enough for others to get their turn.
+constexpr int64_t kUsualPrefillChunk = 512;
+
 Result<std::unique_ptr<Ops>> MakeOps(const EngineOptions& options, int ranks) {
   if (options.device == Device::kReference) return MakeReferenceOps();
   return MakeCpuOps({.threads = std::max(1, options.threads / ranks)});
@@ -78,6 +81,8 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
         std::min<int64_t>(setup.budget.sequences * config_.facts.max_position, 16384);
   }
   budget_ = setup.budget;
+  prefill_chunk_ = options.layout.limits.chunked_prefill_size;
+  if (prefill_chunk_ == 0) prefill_chunk_ = kUsualPrefillChunk;
   if (options.processes != nullptr && options.processes->size() != ranks) {
     return InvalidArgument(
         {.what = "as many processes as ranks are needed",

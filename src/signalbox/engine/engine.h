@@ -89,6 +89,8 @@ class Engine {
   const PlannedModel& planned() const { return planned_; }
   // Of an attention group.
   const CacheBudget& budget() const { return budget_; }
+  // Most tokens of a step that has prompt tokens.
+  int64_t prefill_chunk() const { return prefill_chunk_; }
   // The ranks in this process, in order.
   const std::vector<RankRunner*>& ranks() const { return ranks_; }
   RankRunner& runner() { return *ranks_.front(); }
@@ -102,6 +104,7 @@ class Engine {
   ModelConfig config_;
   PlannedModel planned_;
   CacheBudget budget_;
+  int64_t prefill_chunk_ = 0;
   std::unique_ptr<RankRunner> alone_;  // one rank that exchanges nothing needs no team
   std::vector<RankRunner*> ranks_;
   std::unique_ptr<RankTeam> team_;

@@ -38,9 +38,14 @@ StepBatch Generator::NextBatch() {
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
-  int64_t room = options_.prefill_chunk;
+  const auto left_of = [](const Running& r) {
+    return static_cast<int64_t>(r.request.prompt.size()) - r.fed;
+  };
+  // Tokens of running requests count as well: the layout was planned for so many rows in a step.
+  int64_t room = options_.prefill_chunk > 0 ? options_.prefill_chunk : engine_.prefill_chunk();
+  for (const Running& r : running_) room -= left_of(r) == 0 ? 1 : 0;
   for (Running& r : running_) {
-    const int64_t left = static_cast<int64_t>(r.request.prompt.size()) - r.fed;
+    const int64_t left = left_of(r);
     SequenceStep step{.sequence = r.id};
     if (left == 0) {
       step.tokens = {r.last};

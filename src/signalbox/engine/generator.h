@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Generator: runs many requests through an Engine, up to `parallel` at a time. Each step feeds
-// waiting prompts in chunks and the last token of everything that is decoding, in one batch.
+// waiting prompts in chunks and the last token of everything that is decoding, in one batch. Prompts
+// wait while the chunk is full of requests that are decoding.
 //
 //   Generator generator(*engine, {.parallel = 16});
 //   generator.Submit({.prompt = ids, .max_new_tokens = 64, .stop_ids = stops});
@@ -31,7 +32,8 @@ enum class FinishReason : uint8_t { kStop, kLength };
 
 struct GeneratorOptions {
   int64_t parallel = 1;
-  int64_t prefill_chunk = 512;  // prompt tokens per step, over all requests
+  // Tokens of a step that has prompt tokens, over all requests; 0: what the engine was planned for.
+  int64_t prefill_chunk = 0;
   // Ids from here on have no text and are never sampled; 0: the whole vocabulary is usable.
   int64_t usable_vocab = 0;
 };

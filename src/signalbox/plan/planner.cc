@@ -51,7 +51,7 @@ LayoutPlan Frame(const PlanRequest& request, ParallelMesh parallel) {
     const Contract* contract = Exchange(request, phase);
     if (contract == nullptr || !moe) continue;
     plan.capacity[static_cast<size_t>(phase)] = Capacity(*contract, request.limits.capacity);
-    plan.row_multiple = p.mesh.Size(p.attn_tp & p.moe_ep);
+    if (!(p.attn_tp & p.moe_ep).empty()) plan.row_multiple = p.mesh.Size(p.attn_tp);
     plan.equal_rows = plan.equal_rows || (contract->limits.equal_tokens && !p.attn_dp.empty());
   }
   // To the checker a multiple of 1 says that there is no padding.

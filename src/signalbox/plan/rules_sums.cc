@@ -67,7 +67,10 @@ Status Complete(const Scope& scope, const Value& v, std::string_view what) {
 }
 
 Status CheckSplit(const Scope& scope, AxisSet rows) {
-  const int ways = scope.mesh.Size(rows - scope.context.sequence_axes);
+  const AxisSet sequences = scope.context.sequence_axes;
+  if ((rows - sequences).empty()) return OkStatus();
+  // The batch is an array over all of these axes, whichever of them the rows are cut along.
+  const int ways = scope.mesh.Size(scope.mesh.all() - sequences);
   if (scope.context.row_multiple % ways == 0) return OkStatus();
   return Broken(fmt::format("rows are split {} ways, the batch is padded to a multiple of {}", ways,
                             scope.context.row_multiple));
