@@ -96,6 +96,7 @@ std::span<const FlagSpec> FlagTable() {
       {"inject", K::kText, "", "a mistake to make on purpose, past the checker", FaultNames()},
       {"max-ranks", K::kInt, "4", "ranks of a layout at most"},
       {"problems", K::kInt, "20", "prompts whose greedy text must be that of one rank"},
+      {"jobs", K::kInt, "0", "layouts to try side by side; 0 is as many as processors"},
       {"every", K::kInt, "1", "try only every so-manieth layout"},
       {"no-startup-check", K::kSwitch, "",
        "do not compare the first layers of the layout with one rank before the first token"},
@@ -179,7 +180,7 @@ std::span<const CommandSpec> CommandTable() {
        "every contract in every small layout against one rank: refused, or the same numbers and "
        "text",
        {"MODEL..."},
-       {"max-ranks", "problems", "every", "format", "quiet"}},
+       {"max-ranks", "problems", "every", "jobs", "format", "quiet"}},
       {"inspect", "what is in a checkpoint and what it is used for", {"MODEL"}, {"all", "format"}},
       {"backends", "contracts and expert runners", {}, {"format"}},
       {"synth",

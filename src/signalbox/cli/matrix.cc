@@ -7,11 +7,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "signalbox/a2a/contract.h"
 #include "signalbox/base/progress.h"
@@ -20,6 +22,7 @@
 #include "signalbox/cli/commands.h"
 #include "signalbox/engine/generator.h"
 #include "signalbox/engine/verify.h"
+#include "signalbox/model/config.h"
 
 namespace signalbox {
 namespace {
@@ -29,7 +32,8 @@ constexpr int64_t kTokens = 40;     // of the canary
 constexpr int64_t kNewTokens = 24;  // of a greedy text
 constexpr int64_t kParallel = 4;
 // Four groups' prompts fit into the capacity of a contract that gathers them.
-constexpr PlanLimits kLimits{.chunked_prefill_size = 64, .max_running_requests = 8, .capacity = 256};
+constexpr PlanLimits kLimits{
+    .chunked_prefill_size = 64, .max_running_requests = 8, .capacity = 256};
 
 // A contract by phase, or none.
 struct BackEnd {
@@ -150,17 +154,18 @@ Result<Subject> LoadSubject(const std::string& directory, int64_t problems) {
   return s;
 }
 
-// One row of the table, and what was said in its layouts.
-struct Tally {
-  int64_t tried = 0;
-  int64_t ran = 0;
-  int64_t same_text = 0;
-  double worst = 0;
-  std::string worst_layout;
+// One layout of one model.
+struct Case {
+  size_t model;
+  size_t back_end;
+  Arrangement arrangement;
 };
-struct Record {
-  std::map<std::string, int64_t> refusals;
-  std::vector<std::string> failures;
+struct Outcome {
+  bool tried = false;
+  std::string refusal;  // why; empty when the layout ran
+  bool same_text = false;
+  double worst = 0;
+  std::string failure;
 };
 
 // What a refusal is about, without the sizes of the case.
@@ -177,76 +182,167 @@ std::string ReasonOf(const Status& status) {
   return reason;
 }
 
-void Try(Subject& subject, const BackEnd& back_end, const Arrangement& arrangement, Tally& tally,
-         Record& record) {
-  ++tally.tried;
+Outcome Try(Subject& subject, const BackEnd& back_end, const Arrangement& arrangement) {
+  Outcome outcome{.tried = true};
   EngineOptions options = Options();
   options.layout = {.parallel = arrangement.parallel,
                     .contracts = back_end.contracts,
                     .limits = kLimits,
                     .shared = arrangement.shared};
-  const auto fail = [&](const std::string& why) {
-    record.failures.push_back(fmt::format("{}, {}, {}: {}", subject.directory, back_end.name,
-                                          arrangement.ToString(), why));
-  };
   const auto engine = Engine::Load(subject.directory, options);
   if (!engine.ok()) {
-    const Status& status = engine.status();
-    if (status.code() != StatusCode::kRefused) return fail(status.ToString());
-    ++record.refusals[ReasonOf(status)];
-    return;
+    const Status status = engine.status();
+    (status.code() == StatusCode::kRefused ? outcome.refusal : outcome.failure) =
+        status.code() == StatusCode::kRefused ? ReasonOf(status) : status.ToString();
+    return outcome;
   }
-  ++tally.ran;
   const auto report =
       VerifyLayout(**engine, subject.one(), {.tokens = kTokens, .tolerance = kTolerance});
-  if (!report.ok()) return fail(report.status().ToString());
-  if (!(report->worst <= tally.worst)) {
-    tally.worst = report->worst;
-    tally.worst_layout = arrangement.ToString();
+  if (!report.ok()) {
+    outcome.failure = report.status().ToString();
+    return outcome;
   }
-  if (report->first) fail(StatusOf(*report, kTolerance).message());
+  outcome.worst = report->worst;
+  if (report->first) outcome.failure = StatusOf(*report, kTolerance).message();
   const auto texts = GreedyTexts(**engine, subject.prompts);
-  if (!texts.ok()) return fail(texts.status().ToString());
-  if (*texts == subject.texts) {
-    ++tally.same_text;
-  } else {
-    fail("another greedy text than one rank's");
+  outcome.same_text = texts.ok() && *texts == subject.texts;
+  if (!texts.ok()) {
+    outcome.failure = texts.status().ToString();
+  } else if (!outcome.same_text) {
+    outcome.failure = "another greedy text than one rank's";
   }
+  return outcome;
 }
 
-BenchTable TableOf(const std::vector<std::pair<std::string, Tally>>& rows, const Record& record,
-                   const Invocation& invocation) {
+// Tries cases side by side; every worker has one-rank engines of its own.
+class Runner {
+ public:
+  Runner(const Invocation& invocation, const std::vector<BackEnd>& back_ends,
+         const std::vector<Case>& cases)
+      : invocation_(invocation), back_ends_(back_ends), cases_(cases), outcomes_(cases.size()) {}
+
+  Result<std::vector<Outcome>> Run() {
+    Progress progress({.label = "matrix",
+                       .total = static_cast<int64_t>(cases_.size()),
+                       .quiet = invocation_.flags.Switch("quiet")});
+    int64_t jobs = invocation_.flags.Int("jobs");
+    if (jobs == 0) jobs = std::max(1u, std::thread::hardware_concurrency());
+    std::vector<std::thread> workers;
+    for (int64_t j = 0; j < jobs; ++j) workers.emplace_back([&] { Work(progress); });
+    for (std::thread& w : workers) w.join();
+    progress.Finish();
+    SB_RETURN_IF_ERROR(status_);
+    return std::move(outcomes_);
+  }
+
+ private:
+  void Work(Progress& progress) {
+    std::map<size_t, Subject> subjects;
+    for (size_t i = next_++; i < cases_.size(); i = next_++) {
+      const Case& c = cases_[i];
+      if (!subjects.contains(c.model)) {
+        auto subject =
+            LoadSubject(invocation_.positionals[c.model], invocation_.flags.Int("problems"));
+        if (!subject.ok()) {
+          const std::lock_guard lock(mutex_);
+          status_ = subject.status();
+          next_ = cases_.size();
+          return;
+        }
+        subjects.emplace(c.model, std::move(subject).value());
+      }
+      outcomes_[i] = Try(subjects.at(c.model), back_ends_[c.back_end], c.arrangement);
+      const std::lock_guard lock(mutex_);
+      progress.Update(++done_, back_ends_[c.back_end].name);
+    }
+  }
+
+  const Invocation& invocation_;
+  const std::vector<BackEnd>& back_ends_;
+  const std::vector<Case>& cases_;
+  std::vector<Outcome> outcomes_;
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  int64_t done_ = 0;
+  Status status_;
+};
+
+// One row of the table.
+struct Tally {
+  int64_t tried = 0;
+  int64_t refused = 0;
+  int64_t same_text = 0;
+  double worst = 0;
+  std::string where;
+
+  void Add(const Outcome& o, const std::string& layout) {
+    ++tried;
+    refused += !o.refusal.empty();
+    same_text += o.same_text;
+    if (o.worst <= worst) return;
+    worst = o.worst;
+    where = layout;
+  }
+  std::vector<BenchCell> Row(const std::string& name) const {
+    return {name, tried, refused, tried - refused, same_text, fmt::format("{:.1e}", worst), where};
+  }
+};
+
+BenchTable TableOf(const std::vector<BackEnd>& back_ends, const std::vector<Case>& cases,
+                   const std::vector<Outcome>& outcomes, const Invocation& invocation) {
   BenchTable table{
       .title =
           fmt::format("layouts of {} on up to {} ranks against one rank",
                       fmt::join(invocation.positionals, ", "), invocation.flags.Int("max-ranks")),
       .columns = {"contract", "layouts", "refused", "ran", "same text", "largest error", "where"}};
+  std::vector<Tally> rows(back_ends.size());
   Tally total;
-  for (const auto& [name, t] : rows) {
-    table.rows.push_back({name, t.tried, t.tried - t.ran, t.ran, t.same_text,
-                          fmt::format("{:.1e}", t.worst), t.worst_layout});
-    total.tried += t.tried;
-    total.ran += t.ran;
-    total.same_text += t.same_text;
-    if (!(t.worst <= total.worst)) total.worst = t.worst;
+  std::map<std::string, int64_t> refusals;
+  int64_t wrong = 0;
+  std::vector<std::string> failures;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const Outcome& o = outcomes[i];
+    const std::string layout =
+        fmt::format("{}, {}",
+                    std::filesystem::path(invocation.positionals[cases[i].model])
+                        .lexically_normal()
+                        .filename()
+                        .string(),
+                    cases[i].arrangement.ToString());
+    rows[cases[i].back_end].Add(o, layout);
+    total.Add(o, "");
+    if (!o.refusal.empty()) ++refusals[o.refusal];
+    if (o.failure.empty()) continue;
+    ++wrong;
+    failures.push_back(
+        fmt::format("WRONG {}, {}: {}", layout, back_ends[cases[i].back_end].name, o.failure));
   }
-  table.rows.push_back({"all", total.tried, total.tried - total.ran, total.ran, total.same_text,
-                        fmt::format("{:.1e}", total.worst), ""});
+  for (size_t b = 0; b < rows.size(); ++b) table.rows.push_back(rows[b].Row(back_ends[b].name));
+  table.rows.push_back(total.Row("all"));
   std::vector<std::pair<int64_t, std::string>> reasons;
-  for (const auto& [reason, count] : record.refusals) reasons.emplace_back(count, reason);
+  for (const auto& [reason, count] : refusals) reasons.emplace_back(count, reason);
   std::sort(reasons.rbegin(), reasons.rend());
   for (const auto& [count, reason] : reasons)
     table.notes.push_back(fmt::format("refused {:>5} x {}", count, reason));
-  for (const std::string& failure : record.failures) table.notes.push_back("WRONG " + failure);
-  if (!record.failures.empty()) {
+  table.notes.insert(table.notes.end(), failures.begin(), failures.end());
+  if (wrong > 0) {
     table.verdict =
         OutOfTolerance({.what = "layouts differ from one rank",
-                        .found = fmt::format("{} of {}", record.failures.size(), total.ran),
-                        .expected = fmt::format("every layer within {:.0e} and the "
-                                                "same greedy text",
-                                                kTolerance)});
+                        .found = fmt::format("{} of {}", wrong, total.tried - total.refused),
+                        .expected = fmt::format(
+                            "every layer within {:.0e} and the same greedy text", kTolerance)});
   }
   return table;
+}
+
+// Experts of a layer, for the redundancy that divides.
+Result<int64_t> ExpertsOf(const std::string& directory) {
+  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(directory));
+  int64_t experts = 1;
+  for (const LayerFacts& layer : config.facts.layers) {
+    if (const auto* moe = std::get_if<MoeFacts>(&layer.ffn)) experts = moe->experts;
+  }
+  return experts;
 }
 
 }  // namespace
@@ -255,31 +351,21 @@ Status RunMatrix(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   const int64_t every = std::max<int64_t>(flags.Int("every"), 1);
   SB_ASSIGN_OR_RETURN(const std::vector<BackEnd> back_ends, BackEnds());
-  std::vector<std::pair<std::string, Tally>> rows;
-  for (const BackEnd& b : back_ends) rows.emplace_back(b.name, Tally());
-  Record record;
+  std::vector<Case> cases;
   int64_t number = 0;
-  for (const std::string& directory : invocation.positionals) {
-    SB_ASSIGN_OR_RETURN(Subject subject, LoadSubject(directory, flags.Int("problems")));
-    int64_t experts = 1;
-    for (const LayerKindFacts& kind : subject.one().planned().model.facts.kinds) {
-      if (kind.moe) experts = kind.moe->experts;
-    }
+  for (size_t m = 0; m < invocation.positionals.size(); ++m) {
+    SB_ASSIGN_OR_RETURN(const int64_t experts, ExpertsOf(invocation.positionals[m]));
     const std::vector<Arrangement> arrangements =
         Arrangements(static_cast<int>(flags.Int("max-ranks")), experts);
-    Progress progress({.label = directory,
-                       .total = static_cast<int64_t>(back_ends.size() * arrangements.size()),
-                       .quiet = flags.Switch("quiet")});
-    int64_t done = 0;
     for (size_t b = 0; b < back_ends.size(); ++b) {
       for (const Arrangement& arrangement : arrangements) {
-        if (number++ % every == 0) Try(subject, back_ends[b], arrangement, rows[b].second, record);
-        progress.Update(++done, back_ends[b].name);
+        if (number++ % every == 0) cases.push_back({m, b, arrangement});
       }
     }
-    progress.Finish();
   }
-  const BenchTable table = TableOf(rows, record, invocation);
+  SB_ASSIGN_OR_RETURN(const std::vector<Outcome> outcomes,
+                      Runner(invocation, back_ends, cases).Run());
+  const BenchTable table = TableOf(back_ends, cases, outcomes, invocation);
   fmt::print("{}\n", flags.Text("format") == "json" ? BenchToJson(table) : BenchToText(table));
   return table.verdict;
 }

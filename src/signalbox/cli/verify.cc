@@ -81,9 +81,15 @@ void PrintLayers(const VerifyReport& report) {
         columns.push_back(a.addend);
     }
   }
-  // The output stands last, also where layers of several kinds meet.
-  std::stable_partition(columns.begin(), columns.end(),
-                        [](const std::string& c) { return c != "output"; });
+  // In order of a layer, whatever the first kind of layer has of it; the output last.
+  const auto place = [](const std::string& column) {
+    static constexpr std::string_view kOrder[] = {addend::kResidual, addend::kMixer, addend::kMlp};
+    if (column == "output") return std::size(kOrder) + 1;
+    return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), column) -
+                               std::begin(kOrder));
+  };
+  std::stable_sort(columns.begin(), columns.end(),
+                   [&](const std::string& a, const std::string& b) { return place(a) < place(b); });
   fmt::print("layer  {:<{}}", "kind", kind_width);
   for (const std::string& c : columns) fmt::print("  {:>{}}", c, std::max<size_t>(c.size(), 8));
   fmt::print("\n");
