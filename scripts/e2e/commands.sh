@@ -27,6 +27,15 @@ grep -qE '^accuracy (1.000|0.99[0-9]|0.98[0-9]) \([0-9]+ of 60\) \| [0-9]+ tok/s
 exits 0 "$program" eval $model --limit 60 --quiet --no-thinking --format json
 grep -q '"problems":60' "$out/out" || fail "eval --format json: $(cat "$out/out")"
 
+# The same through tiktoken.model and XTML: markers are read, not shown.
+kimi=models/tiny-kimi-k3-mxfp4
+exits 0 "$program" generate $kimi --chat --no-thinking --prompt "Tom has 12 apples. Then Tom buys 7 more. How many apples does Tom have now?"
+grep -q 'The answer is 19' "$out/out" || fail "Kimi-K3: $(cat "$out/out")"
+exits 0 "$program" generate $kimi --chat --prompt "Tom has 12 apples. Then Tom buys 7 more. How many apples does Tom have now?"
+grep -q '<|' "$out/out" && fail "a marker in the answer: $(cat "$out/out")"
+exits 0 "$program" eval $kimi --limit 60 --quiet
+grep -qE '^accuracy (1.000|0.99[0-9]|0.98[0-9]) \([0-9]+ of 60\)' "$out/out" || fail "eval of Kimi-K3: $(cat "$out/out")"
+
 exits 0 "$program" verify $model --reference $model/reference_logits.safetensors --quiet
 exits 4 "$program" verify $model --reference $model/reference_logits.safetensors --tolerance 1e-12 --quiet
 exits 0 "$program" inspect $model
