@@ -293,10 +293,43 @@ const TensorRef* Checkpoint::Find(std::string_view name) const {
 TensorLedger::TensorLedger(const Checkpoint& checkpoint)
     : checkpoint_(&checkpoint), used_(checkpoint.tensors().size(), false) {}
 
+namespace {
+
+// The first tensor whose name is not below `name`, searched in growing steps from `start`. Half a
+// million names that begin alike are slow to compare.
+size_t LowerBoundFrom(std::span<const TensorRef> tensors, size_t start, std::string_view name) {
+  size_t low = start;  // everything below it is below `name`
+  size_t high = start;
+  size_t step = 1;
+  if (start < tensors.size() && tensors[start].name() < name) {
+    for (; high < tensors.size() && tensors[high].name() < name; step *= 2) {
+      low = high + 1;
+      high += step;
+    }
+    high = std::min(high, tensors.size());
+  } else {
+    while (low > 0 && !(tensors[low - 1].name() < name)) {
+      high = low - 1;
+      low -= std::min(step, low);
+      step *= 2;
+    }
+  }
+  const auto begin = tensors.begin() + static_cast<std::ptrdiff_t>(low);
+  const auto end = tensors.begin() + static_cast<std::ptrdiff_t>(high);
+  const auto it =
+      std::lower_bound(begin, end, name,
+                       [](const TensorRef& ref, std::string_view key) { return ref.name() < key; });
+  return static_cast<size_t>(it - tensors.begin());
+}
+
+}  // namespace
+
 const TensorRef* TensorLedger::Take(std::string_view name) {
-  const TensorRef* ref = checkpoint_->Find(name);
-  if (ref != nullptr) used_[static_cast<size_t>(ref - checkpoint_->tensors().data())] = true;
-  return ref;
+  const std::span<const TensorRef> tensors = checkpoint_->tensors();
+  last_ = LowerBoundFrom(tensors, last_, name);
+  if (last_ == tensors.size() || tensors[last_].name() != name) return nullptr;
+  used_[last_] = true;
+  return &tensors[last_];
 }
 
 void TensorLedger::Skip(std::string_view pattern, std::string_view reason) {

@@ -104,6 +104,7 @@ class TensorLedger {
  private:
   const Checkpoint* checkpoint_;
   std::vector<bool> used_;  // parallel to checkpoint_->tensors()
+  size_t last_ = 0;         // where the last search ended: the next name is likely nearby
   std::vector<Skipped> skipped_;
 };
 

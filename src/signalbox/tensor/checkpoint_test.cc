@@ -88,6 +88,24 @@ TEST_F(CheckpointTest, ShardsWithIndex) {
   EXPECT_EQ(checkpoint.total_bytes(), 32);
 }
 
+// The ledger looks for names near the last one; where that was must not matter.
+TEST_F(CheckpointTest, TakingNamesInAnyOrderFindsThem) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 70; ++i) names.push_back("layer." + std::to_string(i) + ".weight");
+  Shard("model.safetensors", names);
+  const Checkpoint checkpoint = *Checkpoint::Open(dir_);
+  TensorLedger ledger(checkpoint);
+  uint32_t random = 1;
+  for (int i = 0; i < 2000; ++i) {
+    random = random * 1664525 + 1013904223;
+    const auto number = static_cast<int>(random >> 24) - 60;  // some are not there
+    const std::string name = "layer." + std::to_string(number) + (i % 5 == 0 ? "" : ".weight");
+    ASSERT_EQ(ledger.Take(name), checkpoint.Find(name)) << name;
+  }
+  for (const std::string& name : names) EXPECT_NE(ledger.Take(name), nullptr) << name;
+  EXPECT_TRUE(ledger.Unread().empty());
+}
+
 TEST_F(CheckpointTest, ShardsWithoutIndexWhenTheSetIsComplete) {
   Shard("m-00001-of-00002.safetensors", {"a"});
   EXPECT_EQ(Names().size(), 1u) << "one file alone is taken";

@@ -68,13 +68,13 @@ Result<Parts> FindParts(TensorLedger& ledger, std::string_view name) {
       if (*slots[k] != nullptr) (k < 2 ? weights : scales).push_back((*slots[k])->name());
     }
   }
-  const std::string place = ledger.checkpoint().path() + ", weight " + Quoted(name);
+  const auto place = [&] { return ledger.checkpoint().path() + ", weight " + Quoted(name); };
   if (weights.empty() && scales.empty()) {
     return Missing(ledger.checkpoint(), std::string(name) + ".weight", "weight " + Quoted(name));
   }
   if (weights.size() > 1 || scales.size() > 1) {
     return BadCheckpoint({.what = "weight is stored in two spellings",
-                          .where = place,
+                          .where = place(),
                           .found = SampleOf(weights.size() > 1 ? weights : scales, 4),
                           .expected = "one of them",
                           .remedy = "export the checkpoint again with one quantisation tool"});
@@ -82,7 +82,7 @@ Result<Parts> FindParts(TensorLedger& ledger, std::string_view name) {
   const Parts& parts = found[found[0].data() != nullptr ? 0 : 1];
   if (weights.empty() || (!scales.empty() && !parts.scale && !parts.scale_inv)) {
     return BadCheckpoint({.what = "scale without its weight",
-                          .where = place,
+                          .where = place(),
                           .found = SampleOf(scales),
                           .expected = "a quantised weight of the same name without its suffix",
                           .remedy = "export the checkpoint again"});
