@@ -106,16 +106,23 @@ Status LayerExecutor::AllGather(const Step& step) {
     }
     bytes.push_back(static_cast<int64_t>(rows.size() * sizeof(float)) * src.width);
   }
+  if (src.ids != nullptr) dst.ids = context_.scratch.TakeInts(dst.floats());
+  dst.space = src.space;
   Scratch::Scope scope(context_.scratch);
-  float* blocks = context_.scratch.Take(dst.floats());
-  SB_RETURN_IF_ERROR(world_.comm->AllGather(
-      group, std::as_bytes(std::span(src.data, static_cast<size_t>(src.floats()))), bytes,
-      std::as_writable_bytes(std::span(blocks, static_cast<size_t>(dst.floats())))));
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::copy_n(blocks + static_cast<int64_t>(i) * src.width, src.width,
-                dst.data + order[i] * src.width);
-  }
-  return OkStatus();
+  // `from` and `to` hold 4-byte numbers [rows, width].
+  const auto gather = [&](const auto* from, auto* to) -> Status {
+    auto* blocks = reinterpret_cast<decltype(to)>(context_.scratch.Take(dst.floats()));
+    SB_RETURN_IF_ERROR(world_.comm->AllGather(
+        group, std::as_bytes(std::span(from, static_cast<size_t>(src.floats()))), bytes,
+        std::as_writable_bytes(std::span(blocks, static_cast<size_t>(dst.floats())))));
+    for (size_t i = 0; i < order.size(); ++i) {
+      std::copy_n(blocks + static_cast<int64_t>(i) * src.width, src.width,
+                  to + order[i] * src.width);
+    }
+    return OkStatus();
+  };
+  SB_RETURN_IF_ERROR(gather(src.data, dst.data));
+  return src.ids == nullptr ? OkStatus() : gather(src.ids, dst.ids);
 }
 
 void LayerExecutor::Slice(Reg reg, const Register& from, AxisSet axes) {
@@ -131,6 +138,13 @@ void LayerExecutor::Slice(Reg reg, const Register& from, AxisSet axes) {
                            .rows = places,
                            .out = dst.data,
                            .out_stride = src.width});
+  dst.space = src.space;
+  if (src.ids == nullptr) return;
+  dst.ids = context_.scratch.TakeInts(dst.floats());
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::copy_n(src.ids + places[i] * src.width, src.width,
+                dst.ids + static_cast<int64_t>(i) * src.width);
+  }
 }
 
 // No expert is asked to compute a padding row.
