@@ -28,6 +28,14 @@ for layout in "--tp 2" "--tp 2 --ep 2" "--tp 2 --ep 2 --moe-a2a-backend mori" \
   "$program" verify $model --quiet $layout >"$out/out" || fail "verify, layer by layer, $layout: $(cat "$out/out")"
 done
 
+k3=models/tiny-kimi-k3-mxfp4
+for layout in "" "--delta-rule chunked --latent-attention expanded" "--tp 2 --ep 2" "--tp 3 --dp 3 --enable-dp-attention" \
+  "--tp 2 --ep 2 --moe-a2a-backend mori" "--tp 4 --dp 2 --enable-dp-attention --ep 4 --moe-a2a-backend deepep"; do
+  # shellcheck disable=SC2086
+  "$program" verify $k3 --reference $k3/reference.safetensors --tolerance 1e-5 --quiet $layout >"$out/out" ||
+    fail "verify $k3 $layout: $(cat "$out/out")"
+done
+
 layout="--tp 2 --ep 2 --moe-a2a-backend mori"
 for fault in sum-scattered-rows shared-per-rank shared-halved shared-doubled local-experts ids-off-by-one \
   weights-twice poison-row; do

@@ -174,6 +174,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.budget.sequences = parallel;
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
+  options.expand_latents = flags.Text("latent-attention") == "expanded";
   if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
   return options;
 }

@@ -55,7 +55,8 @@ struct EngineOptions {
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
-  // Keys and values of latent attention made anew for every prefill step, with the same effect.
+  // Latent attention makes the keys and values of all heads in prefill steps, instead of moving
+  // queries to the latent space; the same effect in the last bits.
   bool expand_latents = false;
   LayoutOptions layout;
   // A mistake to make on purpose, past the checker.
