@@ -66,6 +66,13 @@ grep -q 'reduce-scatter h over attn_tp' "$out/plan" || fail "no reduce-scatter a
 "$program" eval $model $layout --quiet --limit 100 >"$out/out"
 grep -qE '^accuracy (1.000|0.99)' "$out/out" || fail "eval $layout: $(cat "$out/out")"
 
+# The released shape, without data.
+"$program" synth models/configs/kimi-k3.json "$out/k3" --headers-only --quiet
+"$program" plan "$out/k3" --tp 8 --ep 8 --moe-a2a-backend mori >"$out/out" || fail "plan of the released Kimi-K3"
+grep -q 'shared expert replicated' "$out/out" || fail "no sequence-parallel rows: $(cat "$out/out")"
+grep -q 'memory per rank' "$out/out" || fail "no memory per rank: $(cat "$out/out")"
+rm -r "$out/k3"
+
 refused 'nearest layout that works' --tp 3 --ep 3
 refused 'largest that works' --tp 2 --ep 2 --moe-a2a-backend mori --chunked-prefill-size 4096 --max-dispatch-tokens-per-rank 1024
 
