@@ -35,7 +35,7 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
                     .remedy = "leave it out"});
   }
   PlannedModel planned;
-  SB_ASSIGN_OR_RETURN(const ModelWeights whole, LoadWeights(checkpoint, facts, {}));
+  SB_ASSIGN_OR_RETURN(const ModelWeights whole, BindWeights(checkpoint, facts));
   planned.model = DescribeLayout(facts, whole);
   SB_ASSIGN_OR_RETURN(planned.layout, PlanLayout({.parallel = options.parallel,
                                                   .facts = planned.model.facts,

@@ -4,7 +4,7 @@
 // formats as the tensors have them, bytes. Formats are read from the weights, never from a config's
 // claims.
 //
-//   SB_ASSIGN_OR_RETURN(ModelWeights whole, LoadWeights(checkpoint, facts, {}));
+//   SB_ASSIGN_OR_RETURN(ModelWeights whole, BindWeights(checkpoint, facts));
 //   ModelLayout layout = DescribeLayout(facts, whole);
 //   layout.facts.kinds[layout.kind_of_layer[3]].kind;   // "attention + moe with shared expert"
 #pragma once

@@ -61,7 +61,8 @@ Result<MatrixView> Cut(const MatrixView& m, int axis, Range r) {
 
 class Loader {
  public:
-  explicit Loader(const Checkpoint& checkpoint) : checkpoint_(checkpoint), ledger_(checkpoint) {}
+  Loader(const Checkpoint& checkpoint, bool vectors)
+      : checkpoint_(checkpoint), vectors_(vectors), ledger_(checkpoint) {}
 
   TensorLedger& ledger() { return ledger_; }
   int64_t bytes() const { return bytes_; }
@@ -106,6 +107,7 @@ class Loader {
   Status LoadVector(const TensorRule& rule, const std::string& prefix, LayerWeights* out) {
     std::vector<int64_t> shape = {rule.total()};
     shape.insert(shape.end(), rule.trailing.begin(), rule.trailing.end());
+    if (!vectors_) return FindTensor(ledger_, prefix + rule.name, shape).status();
     SB_ASSIGN_OR_RETURN(std::vector<float> all, ReadTensor(ledger_, prefix + rule.name, shape));
     int64_t width = 1;
     for (int64_t n : rule.trailing) width *= n;
@@ -168,6 +170,7 @@ class Loader {
   }
 
   const Checkpoint& checkpoint_;
+  const bool vectors_;   // are read
   WeightShards shards_;  // of the layer at hand
   TensorLedger ledger_;
   int64_t bytes_ = 0;
@@ -248,12 +251,14 @@ Result<std::string> TrunkPrefix(const Checkpoint& checkpoint, const ModelFacts& 
                         .remedy = "check that config.json and the weights belong together"});
 }
 
-Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts& facts,
-                                 std::span<const WeightShards> shards,
-                                 const LoadProgress& progress) {
+namespace {
+
+Result<ModelWeights> Bind(const Checkpoint& checkpoint, const ModelFacts& facts,
+                          std::span<const WeightShards> shards, bool vectors,
+                          const LoadProgress& progress) {
   const FamilyFiles files = FilesOf(facts);
   SB_ASSIGN_OR_RETURN(const std::string trunk, TrunkPrefix(checkpoint, facts));
-  Loader loader(checkpoint);
+  Loader loader(checkpoint, vectors);
   const auto shards_of = [&](size_t layer) {
     return shards.empty() ? WeightShards{} : shards[layer];
   };
@@ -282,6 +287,18 @@ Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts&
   SB_RETURN_IF_ERROR(loader.ledger().Finish());
   weights.bytes = loader.bytes();
   return weights;
+}
+
+}  // namespace
+
+Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts& facts,
+                                 std::span<const WeightShards> shards,
+                                 const LoadProgress& progress) {
+  return Bind(checkpoint, facts, shards, /*vectors=*/true, progress);
+}
+
+Result<ModelWeights> BindWeights(const Checkpoint& checkpoint, const ModelFacts& facts) {
+  return Bind(checkpoint, facts, {}, /*vectors=*/false, {});
 }
 
 std::vector<TensorUse> DescribeTensors(const Checkpoint& checkpoint, const ModelFacts& facts) {

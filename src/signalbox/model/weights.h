@@ -80,6 +80,10 @@ Result<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelFacts&
                                  std::span<const WeightShards> shards,
                                  const LoadProgress& progress = {});
 
+// The same uncut and without vectors, for plans: every tensor is found and checked, no data is
+// read.
+Result<ModelWeights> BindWeights(const Checkpoint& checkpoint, const ModelFacts& facts);
+
 // What the engine uses a tensor of the file for, for `inspect`.
 struct TensorUse {
   std::string name;  // in the file

@@ -176,6 +176,20 @@ TEST_F(WeightsTest, LayersAreCutAndHeadersOnlyTakesNoData) {
   EXPECT_TRUE(LoadWeights(m.checkpoint, m.config.facts, {}).ok());
 }
 
+TEST_F(WeightsTest, BindingChecksEveryTensorAndReadsNoVector) {
+  Loaded m = Open(Synth({}));
+  auto loaded = LoadWeights(m.checkpoint, m.config.facts, {});
+  auto bound = BindWeights(m.checkpoint, m.config.facts);
+  ASSERT_TRUE(loaded.ok() && bound.ok()) << bound.status().ToString();
+  EXPECT_EQ(bound->bytes, loaded->bytes);
+  EXPECT_EQ(bound->layers[1].matrix(Role::kDeltaOut).data,
+            loaded->layers[1].matrix(Role::kDeltaOut).data);
+  EXPECT_TRUE(loaded->layers[0].has(Role::kInputNorm));
+  EXPECT_FALSE(bound->layers[0].has(Role::kInputNorm));
+  std::get<DeltaNetFacts>(m.config.facts.layers[1].mixer).conv_kernel = 5;
+  EXPECT_EQ(BindWeights(m.checkpoint, m.config.facts).status().code(), StatusCode::kBadCheckpoint);
+}
+
 TEST_F(WeightsTest, ShardsTileTheWhole) {
   const Loaded m = Open(Synth({}));
   const ModelFacts& facts = m.config.facts;

@@ -263,8 +263,8 @@ Result<std::vector<MatrixView>> ReadFused(TensorLedger& ledger, std::string_view
   return views;
 }
 
-Result<std::vector<float>> ReadTensor(TensorLedger& ledger, std::string_view name,
-                                      std::span<const int64_t> shape) {
+Result<const TensorRef*> FindTensor(TensorLedger& ledger, std::string_view name,
+                                    std::span<const int64_t> shape) {
   const TensorRef* ref = ledger.Take(name);
   if (ref == nullptr) return Missing(ledger.checkpoint(), name, ShapeToString(shape));
   SB_RETURN_IF_ERROR(CheckShape(*ref, shape, "tensor"));
@@ -276,6 +276,13 @@ Result<std::vector<float>> ReadTensor(TensorLedger& ledger, std::string_view nam
                           .expected = "F32, BF16 or F16",
                           .remedy = std::string(kWrongModel)});
   }
+  return ref;
+}
+
+Result<std::vector<float>> ReadTensor(TensorLedger& ledger, std::string_view name,
+                                      std::span<const int64_t> shape) {
+  SB_ASSIGN_OR_RETURN(const TensorRef* ref, FindTensor(ledger, name, shape));
+  const DType dtype = ref->info->dtype;
   const std::byte* data = ref->data().data();
   const auto size = static_cast<size_t>(ByteSize(dtype));
   std::vector<float> values(static_cast<size_t>(ref->info->bytes) / size);

@@ -48,6 +48,9 @@ Result<MatrixView> ReadMatrix(TensorLedger& ledger, std::string_view name, int64
 Result<std::vector<MatrixView>> ReadFused(TensorLedger& ledger, std::string_view name,
                                           int64_t experts, int64_t rows, int64_t cols);
 
+// What ReadTensor reads, checked and marked as read, its data left alone.
+Result<const TensorRef*> FindTensor(TensorLedger& ledger, std::string_view name,
+                                    std::span<const int64_t> shape);
 // A copy in float of the tensor with this full name (".weight", ".bias" included) and exactly this
 // shape; F32, BF16 or F16. Any alignment.
 Result<std::vector<float>> ReadTensor(TensorLedger& ledger, std::string_view name,
