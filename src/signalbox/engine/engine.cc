@@ -72,6 +72,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .budget = options.budget,
                   .chunked_delta = options.chunked_delta,
                   .expand_latents = options.expand_latents,
+                  .bf16_rope = options.bf16_rope,
                   .row_faults = {.read_poison = options.fault == LayoutFault::kPoisonRow,
                                  .id_offset = options.fault == LayoutFault::kIdsOffByOne ? 1 : 0,
                                  .weigh_twice = options.fault == LayoutFault::kWeightsTwice}};

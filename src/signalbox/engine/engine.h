@@ -58,6 +58,9 @@ struct EngineOptions {
   // Latent attention makes the keys and values of all heads in prefill steps, instead of moving
   // queries to the latent space; the same effect in the last bits.
   bool expand_latents = false;
+  // Rotary frequencies rounded to BF16, for references of a library that cast the whole model; in
+  // fp32 otherwise, as models are served.
+  bool bf16_rope = false;
   LayoutOptions layout;
   // A mistake to make on purpose, past the checker.
   std::optional<LayoutFault> fault;

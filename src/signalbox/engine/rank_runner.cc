@@ -100,7 +100,7 @@ Status RankRunner::Build() {
       const AttentionFacts& a = *attention;
       cache_of_layer_.push_back(shape.attention.size());
       shape.attention.push_back({LocalKvHeads(a, w), a.head_dim, a.head_dim});
-      ropes_.push_back(MakeRopeTable(a.rope));
+      ropes_.push_back(MakeRopeTable(a.rope, setup_.bf16_rope));
       return;
     }
     if (const auto* latent = std::get_if<LatentAttentionFacts>(&layer.mixer)) {

@@ -39,6 +39,7 @@ struct RankSetup {
   CacheBudget budget;
   bool chunked_delta = false;
   bool expand_latents = false;
+  bool bf16_rope = false;
   RowFaults row_faults;  // deliberate mistakes of the fault gallery
 };
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include <nlohmann/json.hpp>
+
 namespace signalbox {
 namespace {
 
@@ -14,6 +16,14 @@ std::string Shown(const nlohmann::json& value) {
 }
 
 }  // namespace
+
+bool ConfigReader::Has(const std::string& key) const {
+  return object_.contains(key) && !object_.at(key).is_null();
+}
+
+const nlohmann::json& ConfigReader::Raw(const std::string& key) const {
+  return object_.at(key);
+}
 
 void ConfigReader::Fail(const std::string& key, std::string found, std::string expected,
                         std::string remedy) {

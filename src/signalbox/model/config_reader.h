@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ConfigReader: typed access to one JSON object of a config, with errors that name file, key, found
-// value and what was expected. Private to model/ (it brings nlohmann along).
+// value and what was expected. For model/ and for families registered from elsewhere.
 //
 //   ConfigReader r(json, "config.json");
 //   int64_t hidden = r.Positive("hidden_size");       // remembers the first error
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "signalbox/base/status.h"
 
@@ -23,9 +23,7 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, std::string where)
       : object_(object), where_(std::move(where)) {}
 
-  bool Has(const std::string& key) const {
-    return object_.contains(key) && !object_.at(key).is_null();
-  }
+  bool Has(const std::string& key) const;
   // Integer in [1, 2^31): sizes and counts. 0 after an error.
   int64_t Positive(const std::string& key);
   int64_t PositiveOr(const std::string& key, int64_t fallback) {
@@ -41,7 +39,7 @@ class ConfigReader {
   std::string StringOr(const std::string& key, const std::string& fallback);
   // The object under `key`; an empty object when it is missing.
   ConfigReader Object(const std::string& key);
-  const nlohmann::json& Raw(const std::string& key) const { return object_.at(key); }
+  const nlohmann::json& Raw(const std::string& key) const;  // REQUIRES: Has(key)
 
   // The whole numbers under `key`; none when it is missing.
   std::vector<int64_t> Integers(const std::string& key);

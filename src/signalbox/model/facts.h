@@ -66,6 +66,9 @@ struct DeltaNetFacts {
   int64_t decay_rank = 0;   // of the projection that gives a decay per channel; 0: one per head
   double decay_bound = 0;   // per channel: log decays lie in (bound, 0)
   Gate gate = Gate::kSilu;  // of the output norm
+  // Projections are stored in two pieces, query | key | value | gate and beta | decay, each in
+  // groups of one key head and its value heads: cuts fall between key heads.
+  bool grouped = false;
 
   int64_t key_width() const { return key_heads * key_dim; }
   int64_t value_width() const { return value_heads * value_dim; }

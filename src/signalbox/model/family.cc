@@ -9,6 +9,15 @@
 namespace signalbox {
 namespace {
 
+std::vector<Family>& Registry() {
+  static std::vector<Family> all = [] {
+    std::vector<Family> known = QwenFamilies();
+    for (Family& family : KimiFamilies()) known.push_back(std::move(family));
+    return known;
+  }();
+  return all;
+}
+
 const Family& FamilyOf(const ModelFacts& facts) {
   for (const Family& f : Families()) {
     if (f.name == facts.family) return f;
@@ -20,12 +29,13 @@ const Family& FamilyOf(const ModelFacts& facts) {
 }  // namespace
 
 std::span<const Family> Families() {
-  static const std::vector<Family> kFamilies = [] {
-    std::vector<Family> all = QwenFamilies();
-    for (Family& family : KimiFamilies()) all.push_back(std::move(family));
-    return all;
-  }();
-  return kFamilies;
+  return Registry();
+}
+
+void RegisterFamily(Family family) {
+  for (const Family& f : Families()) SB_CHECK(f.name != family.name) << f.name;
+  for (const std::string& type : family.model_types) SB_CHECK(FindFamily(type) == nullptr) << type;
+  Registry().push_back(std::move(family));
 }
 
 const Family* FindFamily(std::string_view model_type) {
@@ -106,6 +116,8 @@ std::string_view ToString(Role role) {
                                                 "delta beta",
                                                 "delta decay",
                                                 "delta decay rank",
+                                                "delta query, key, value and gate",
+                                                "delta beta and decay",
                                                 "delta conv",
                                                 "delta A_log",
                                                 "delta dt_bias",

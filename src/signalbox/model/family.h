@@ -34,6 +34,10 @@ struct Family {
 std::span<const Family> Families();
 const Family* FindFamily(std::string_view model_type);
 
+// Adds a family of a program of its own to those above. Call it before any model is read, from one
+// thread. REQUIRES: neither the name nor a spelling is taken.
+void RegisterFamily(Family family);
+
 // One list per file in families/.
 std::vector<Family> QwenFamilies();
 std::vector<Family> KimiFamilies();

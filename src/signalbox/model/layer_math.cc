@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <numeric>
 
 #include "signalbox/base/check.h"
 #include "signalbox/model/math_util.h"
+#include "signalbox/tensor/dtype.h"
 
 namespace signalbox {
 namespace {
@@ -63,13 +66,14 @@ void ApplyYarn(const RopeFacts& f, RopeTable* table) {
 
 }  // namespace
 
-RopeTable MakeRopeTable(const RopeFacts& facts) {
+RopeTable MakeRopeTable(const RopeFacts& facts, bool bf16) {
   RopeTable table;
   for (int64_t i = 0; i < facts.rotary / 2; ++i) {
     table.inv_freq.push_back(static_cast<float>(
         std::pow(facts.theta, -2.0 * static_cast<double>(i) / static_cast<double>(facts.rotary))));
   }
   if (facts.yarn_factor > 0) ApplyYarn(facts, &table);
+  for (float& f : table.inv_freq) f = bf16 ? Bf16ToFloat(FloatToBf16(f)) : f;
   return table;
 }
 
@@ -169,41 +173,98 @@ void RunAttention(const MathContext& ctx, const AttentionFacts& facts, const Rop
 
 namespace {
 
-// What the delta rule reads beside q, k and v.
-struct DecayGates {
-  const float* g;     // [tokens, value_heads] or [tokens, value_heads, key_dim]
-  const float* beta;  // [tokens, value_heads]
+// What the projections of a gated delta net yield.
+struct DeltaInputs {
+  float* u;  // [tokens, q | k | v]
+  float* z;  // [tokens, value_heads, value_dim]
+  float* b;  // [tokens, value_heads]
+  float* a;  // [tokens, value_heads] or [tokens, value_heads, key_dim]
 };
 
-DecayGates RunDecayGates(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
-                         int64_t tokens, const float* y) {
-  const int64_t heads = LocalValueHeads(w);
-  const MatrixView& decay = w.matrix(Role::kDeltaDecay);
-  float* a = ctx.scratch.Take(tokens * decay.rows);
-  float* b = ctx.scratch.Take(tokens * heads);
-  MatMul(ctx, w.matrix(Role::kDeltaBeta), y, ctx.hidden, tokens, b, heads);
-  if (facts.decay_rank == 0) {
-    MatMul(ctx, decay, y, ctx.hidden, tokens, a, heads);
-    float* g = ctx.scratch.Take(tokens * heads);
-    float* beta = ctx.scratch.Take(tokens * heads);
-    ctx.ops.DeltaGates(a, b, w.vector(Role::kDeltaALog).data(), w.vector(Role::kDeltaDtBias).data(),
-                       tokens, heads, g, beta);
-    return {g, beta};
+// A run of columns of every group of a grouped projection.
+struct GroupPart {
+  int64_t first;
+  int64_t width;
+};
+
+// y [tokens, part, groups, width of part] <- those parts of x [tokens, groups, group_width].
+void Ungroup(const MathContext& ctx, const float* x, int64_t tokens, int64_t groups,
+             int64_t group_width, std::initializer_list<GroupPart> parts, float* y) {
+  int64_t unit = group_width;  // floats that always move together
+  for (const GroupPart& p : parts) unit = std::gcd(unit, std::gcd(p.first, p.width));
+  std::vector<int64_t> order;
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (const GroupPart& p : parts) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t first = ((t * groups + g) * group_width + p.first) / unit;
+        for (int64_t i = 0; i < p.width / unit; ++i) order.push_back(first + i);
+      }
+    }
   }
+  ctx.ops.GatherRows(
+      {.in = x, .in_stride = unit, .width = unit, .rows = order, .out = y, .out_stride = unit});
+}
+
+void ProjectGrouped(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
+                    int64_t tokens, const float* y, const DeltaInputs& out) {
+  Scratch::Scope scope(ctx.scratch);
+  const MatrixView& all = w.matrix(Role::kDeltaGrouped);
+  const MatrixView& rates = w.matrix(Role::kDeltaGroupedRates);
+  const int64_t ratio = facts.value_heads / facts.key_heads;
+  const int64_t k = facts.key_dim;
+  const int64_t v = ratio * facts.value_dim;
+  const int64_t width = 2 * k + 2 * v;
+  const int64_t groups = all.rows / width;
+  float* x = ctx.scratch.Take(tokens * all.rows);    // [tokens, groups, q | k | v | z]
+  float* r = ctx.scratch.Take(tokens * rates.rows);  // [tokens, groups, b | a]
+  RunProjection(ctx, all, y, tokens, x);
+  RunProjection(ctx, rates, y, tokens, r);
+  Ungroup(ctx, x, tokens, groups, width, {{0, k}, {k, k}, {2 * k, v}}, out.u);
+  Ungroup(ctx, x, tokens, groups, width, {{2 * k + v, v}}, out.z);
+  Ungroup(ctx, r, tokens, groups, 2 * ratio, {{0, ratio}}, out.b);
+  Ungroup(ctx, r, tokens, groups, 2 * ratio, {{ratio, ratio}}, out.a);
+}
+
+void ProjectEach(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
+                 int64_t tokens, const float* y, const DeltaInputs& out) {
+  const int64_t channels = LocalConvChannels(facts, w);
+  int64_t at = 0;
+  for (Role role : {Role::kDeltaQuery, Role::kDeltaKey, Role::kDeltaValue}) {
+    const MatrixView& m = w.matrix(role);
+    MatMul(ctx, m, y, ctx.hidden, tokens, out.u + at, channels);
+    at += m.rows;
+  }
+  RunProjection(ctx, w.matrix(Role::kDeltaGate), y, tokens, out.z);
+  RunProjection(ctx, w.matrix(Role::kDeltaBeta), y, tokens, out.b);
+  if (facts.decay_rank == 0) {
+    RunProjection(ctx, w.matrix(Role::kDeltaDecay), y, tokens, out.a);
+    return;
+  }
+  Scratch::Scope scope(ctx.scratch);
   float* rank = ctx.scratch.Take(tokens * facts.decay_rank);
   RunProjection(ctx, w.matrix(Role::kDeltaDecayRank), y, tokens, rank);
-  RunProjection(ctx, decay, rank, tokens, a);
-  ctx.ops.BoundedDeltaGates({.z = a,
-                             .b = b,
-                             .a_log = w.vector(Role::kDeltaALog).data(),
-                             .dt_bias = w.vector(Role::kDeltaDtBias).data(),
+  RunProjection(ctx, w.matrix(Role::kDeltaDecay), rank, tokens, out.a);
+}
+
+// Log decays g and step sizes beta, in place of a and b.
+void RunDecayGates(const MathContext& ctx, const DeltaNetFacts& facts, const LayerWeights& w,
+                   int64_t tokens, const DeltaInputs& in) {
+  const float* a_log = w.vector(Role::kDeltaALog).data();
+  const float* dt_bias = w.vector(Role::kDeltaDtBias).data();
+  if (facts.decay_rank == 0) {
+    ctx.ops.DeltaGates(in.a, in.b, a_log, dt_bias, tokens, LocalValueHeads(w), in.a, in.b);
+    return;
+  }
+  ctx.ops.BoundedDeltaGates({.z = in.a,
+                             .b = in.b,
+                             .a_log = a_log,
+                             .dt_bias = dt_bias,
                              .bound = static_cast<float>(facts.decay_bound),
                              .tokens = tokens,
-                             .heads = heads,
+                             .heads = LocalValueHeads(w),
                              .key_dim = facts.key_dim,
-                             .g = a,
-                             .beta = b});
-  return {a, b};
+                             .g = in.a,
+                             .beta = in.b});
 }
 
 }  // namespace
@@ -212,19 +273,19 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                  const TokenBatch& batch, const DeltaNetState& state, const float* y, float* out) {
   Scratch::Scope scope(ctx.scratch);
   const int64_t tokens = batch.tokens;
-  const MatrixView& wq = w.matrix(Role::kDeltaQuery);
-  const MatrixView& wk = w.matrix(Role::kDeltaKey);
-  const MatrixView& wv = w.matrix(Role::kDeltaValue);
   const int64_t channels = LocalConvChannels(facts, w);
   const int64_t value_heads = LocalValueHeads(w);
   const int64_t value_width = value_heads * facts.value_dim;
+  const int64_t key_width = (channels - value_width) / 2;
 
-  float* u = ctx.scratch.Take(tokens * channels);  // [tokens, q | k | v]
-  MatMul(ctx, wq, y, ctx.hidden, tokens, u, channels);
-  MatMul(ctx, wk, y, ctx.hidden, tokens, u + wq.rows, channels);
-  MatMul(ctx, wv, y, ctx.hidden, tokens, u + wq.rows + wk.rows, channels);
+  const DeltaInputs in{
+      .u = ctx.scratch.Take(tokens * channels),
+      .z = ctx.scratch.Take(tokens * value_width),
+      .b = ctx.scratch.Take(tokens * value_heads),
+      .a = ctx.scratch.Take(tokens * value_heads * (facts.decay_rank > 0 ? facts.key_dim : 1))};
+  (facts.grouped ? ProjectGrouped : ProjectEach)(ctx, facts, w, tokens, y, in);
   float* c = ctx.scratch.Take(tokens * channels);  // [tokens, q | k | v]
-  ctx.ops.CausalConv({.x = u,
+  ctx.ops.CausalConv({.x = in.u,
                       .x_stride = channels,
                       .channels = channels,
                       .kernel = facts.conv_kernel,
@@ -234,21 +295,18 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                       .y = c,
                       .y_stride = channels});
 
-  const DecayGates gates = RunDecayGates(ctx, facts, w, tokens, y);
-  float* z = ctx.scratch.Take(tokens * value_width);  // [tokens, value_heads, value_dim]
-  MatMul(ctx, w.matrix(Role::kDeltaGate), y, ctx.hidden, tokens, z, value_width);
-
+  RunDecayGates(ctx, facts, w, tokens, in);
   float* o = ctx.scratch.Take(tokens * value_width);  // [tokens, value_heads, value_dim]
   ctx.ops.DeltaRule({.q = c,
-                     .k = c + wq.rows,
-                     .v = c + wq.rows + wk.rows,
+                     .k = c + key_width,
+                     .v = c + 2 * key_width,
                      .q_stride = channels,
                      .k_stride = channels,
                      .v_stride = channels,
-                     .g = gates.g,
-                     .beta = gates.beta,
+                     .g = in.a,
+                     .beta = in.b,
                      .channel_decay = facts.decay_rank > 0,
-                     .key_heads = wq.rows / facts.key_dim,
+                     .key_heads = key_width / facts.key_dim,
                      .value_heads = value_heads,
                      .key_dim = facts.key_dim,
                      .value_dim = facts.value_dim,
@@ -258,7 +316,7 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                      .out = o,
                      .out_stride = value_width});
   ctx.ops.GatedRmsNorm({.x = o,
-                        .z = z,
+                        .z = in.z,
                         .rows = tokens * value_heads,
                         .width = facts.value_dim,
                         .weight = w.vector(Role::kDeltaNorm).data(),
@@ -306,7 +364,7 @@ int64_t LocalConvChannels(const DeltaNetFacts& facts, const LayerWeights& w) {
 }
 
 int64_t LocalValueHeads(const LayerWeights& w) {
-  return w.matrix(Role::kDeltaBeta).rows;
+  return static_cast<int64_t>(w.vector(Role::kDeltaALog).size());
 }
 
 int64_t LocalKvHeads(const AttentionFacts& facts, const LayerWeights& w) {

@@ -62,7 +62,8 @@ struct RopeTable {
   std::vector<float> inv_freq;
   float scale = 1.f;
 };
-RopeTable MakeRopeTable(const RopeFacts& facts);
+// `bf16` rounds the frequencies, as a library does that casts a whole model to BF16.
+RopeTable MakeRopeTable(const RopeFacts& facts, bool bf16 = false);
 
 // y [rows, width] <- rms norm of x.
 void RunNorm(const MathContext& ctx, std::span<const float> weight, const float* x, int64_t rows,

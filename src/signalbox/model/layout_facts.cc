@@ -41,7 +41,7 @@ struct DescribeMixer {
     kind->heads = {{"value heads", d.value_heads}};
     // Without key heads of its own a value head needs none beside it.
     if (d.key_heads < d.value_heads) {
-      kind->heads.push_back({"key heads", d.key_heads, /*may_repeat=*/true});
+      kind->heads.push_back({"key heads", d.key_heads, /*may_repeat=*/!d.grouped});
     }
     kind->bytes.cache_per_sequence =
         ((d.conv_kernel - 1) * d.conv_channels() + d.value_heads * d.key_dim * d.value_dim) *
@@ -60,10 +60,10 @@ LayerKindFacts DescribeLayer(const ModelFacts& facts, const LayerFacts& layer,
   LayerShape shape{.mixes = facts.mixes, .snapshot = layer.snapshot};
   kind.kind = MixerName(layer);
   std::visit(DescribeMixer{&kind}, layer.mixer);
-  kind.bytes.mixer =
-      BytesOf(w, {Role::kQuery, Role::kKey, Role::kValue, Role::kKeyValue, Role::kOutGate,
-                  Role::kOut, Role::kDeltaQuery, Role::kDeltaKey, Role::kDeltaValue,
-                  Role::kDeltaGate, Role::kDeltaBeta, Role::kDeltaDecay, Role::kDeltaOut});
+  kind.bytes.mixer = BytesOf(
+      w, {Role::kQuery, Role::kKey, Role::kValue, Role::kKeyValue, Role::kOutGate, Role::kOut,
+          Role::kDeltaQuery, Role::kDeltaKey, Role::kDeltaValue, Role::kDeltaGate, Role::kDeltaBeta,
+          Role::kDeltaDecay, Role::kDeltaGrouped, Role::kDeltaGroupedRates, Role::kDeltaOut});
   kind.bytes.whole = BytesOf(w, {Role::kQueryLatent, Role::kKeyLatent, Role::kDeltaDecayRank});
   if (layer.is_moe()) {
     const MoeFacts& m = std::get<MoeFacts>(layer.ffn);

@@ -47,37 +47,40 @@ enum class Role : uint8_t {
   kDeltaBeta,        // [value_heads, hidden] (b)
   kDeltaDecay,       // [value_heads, hidden] (a); per channel [value_heads * key_dim, decay_rank]
   kDeltaDecayRank,   // [decay_rank, hidden]
-  kDeltaConv,        // [channels, kernel]: query, key and value channels
-  kDeltaALog,        // [value_heads]
-  kDeltaDtBias,      // [value_heads]; per channel [value_heads * key_dim]
-  kDeltaNorm,        // [value_dim]
-  kDeltaOut,         // [hidden, value_heads * value_dim]
-  kRouter,           // [experts, hidden]
-  kRouterBias,       // [experts]: added to scores for the choice only
-  kLatentDown,       // [latent, hidden]
-  kLatentNorm,       // [latent]
-  kLatentUp,         // [hidden, latent]
-  kExpertGate,       // per expert [inner, hidden or latent]
-  kExpertUp,         // per expert [inner, hidden or latent]
-  kExpertDown,       // per expert [hidden or latent, inner]
-  kSharedGate,       // [shared_inner, hidden]
-  kSharedUp,         // [shared_inner, hidden]
-  kSharedDown,       // [hidden, shared_inner]
-  kSharedScore,      // [1, hidden]: the shared expert's own sigmoid gate
-  kDenseGate,        // [dense inner, hidden]
-  kDenseUp,          // [dense inner, hidden]
-  kDenseDown,        // [hidden, dense inner]
-  kMixerMixNorm,     // [hidden]: norm of what the mixer's mix reads, and the query it is scored by
-  kMixerMixQuery,    // [hidden]
-  kFfnMixNorm,       // [hidden]
-  kFfnMixQuery,      // [hidden]
-  kOutputMixNorm,    // [hidden]
-  kOutputMixQuery,   // [hidden]
-  kPadding,          // entries of a vector that mean nothing
-  kMtpProject,       // [hidden, 2 hidden]
-  kMtpEmbedNorm,     // [hidden]
-  kMtpHiddenNorm,    // [hidden]
-  kMtpFinalNorm,     // [hidden]
+  // Of grouped projections, per key head, with its r value heads:
+  kDeltaGrouped,  // [key_heads * (2 key_dim + 2 r value_dim), hidden]: query | key | value | gate
+  kDeltaGroupedRates,  // [key_heads * 2 r, hidden]: beta | decay
+  kDeltaConv,          // [channels, kernel]: query, key and value channels
+  kDeltaALog,          // [value_heads]
+  kDeltaDtBias,        // [value_heads]; per channel [value_heads * key_dim]
+  kDeltaNorm,          // [value_dim]
+  kDeltaOut,           // [hidden, value_heads * value_dim]
+  kRouter,             // [experts, hidden]
+  kRouterBias,         // [experts]: added to scores for the choice only
+  kLatentDown,         // [latent, hidden]
+  kLatentNorm,         // [latent]
+  kLatentUp,           // [hidden, latent]
+  kExpertGate,         // per expert [inner, hidden or latent]
+  kExpertUp,           // per expert [inner, hidden or latent]
+  kExpertDown,         // per expert [hidden or latent, inner]
+  kSharedGate,         // [shared_inner, hidden]
+  kSharedUp,           // [shared_inner, hidden]
+  kSharedDown,         // [hidden, shared_inner]
+  kSharedScore,        // [1, hidden]: the shared expert's own sigmoid gate
+  kDenseGate,          // [dense inner, hidden]
+  kDenseUp,            // [dense inner, hidden]
+  kDenseDown,          // [hidden, dense inner]
+  kMixerMixNorm,    // [hidden]: norm of what the mixer's mix reads, and the query it is scored by
+  kMixerMixQuery,   // [hidden]
+  kFfnMixNorm,      // [hidden]
+  kFfnMixQuery,     // [hidden]
+  kOutputMixNorm,   // [hidden]
+  kOutputMixQuery,  // [hidden]
+  kPadding,         // entries of a vector that mean nothing
+  kMtpProject,      // [hidden, 2 hidden]
+  kMtpEmbedNorm,    // [hidden]
+  kMtpHiddenNorm,   // [hidden]
+  kMtpFinalNorm,    // [hidden]
   kCount,
 };
 std::string_view ToString(Role role);

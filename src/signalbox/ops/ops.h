@@ -300,7 +300,7 @@ class Ops {
   // y[i] += a * x[i].
   virtual void AddScaled(const float* x, float a, int64_t n, float* y) = 0;
   // beta = sigmoid(b); g = -exp(a_log) * softplus(a + dt_bias); all [tokens, heads], a_log and
-  // dt_bias [heads].
+  // dt_bias [heads]. g may be a, and beta b.
   virtual void DeltaGates(const float* a, const float* b, const float* a_log, const float* dt_bias,
                           int64_t tokens, int64_t heads, float* g, float* beta) = 0;
   virtual void BoundedDeltaGates(const BoundedDeltaGatesParams& p) = 0;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Qwen MoE: Qwen2-MoE, Qwen3-MoE and Qwen3.5-MoE. Facts and weight map only.
+// Qwen MoE: Qwen2-MoE, Qwen3-MoE, Qwen3-Next and Qwen3.5-MoE. Facts and weight map only.
 #include <algorithm>
+
+#include <nlohmann/json.hpp>
 
 #include "signalbox/base/text_util.h"
 #include "signalbox/model/config_reader.h"
@@ -120,19 +122,25 @@ ModelFacts ParseCommon(ConfigReader& c, std::string family, float norm_offset) {
   return f;
 }
 
-// Flat attention in every layer; MoE except where decoder_sparse_step or mlp_only_layers say dense.
+// Layers without experts: those that mlp_only_layers names, and those between the steps of
+// decoder_sparse_step.
+std::vector<bool> DenseLayers(ConfigReader& c, int64_t layers) {
+  const int64_t step = std::max<int64_t>(c.PositiveOr("decoder_sparse_step", 1), 1);
+  const std::vector<int64_t> named = c.Integers("mlp_only_layers");
+  std::vector<bool> dense;
+  for (int64_t l = 0; l < layers; ++l) {
+    dense.push_back((l + 1) % step != 0 || std::find(named.begin(), named.end(), l) != named.end());
+  }
+  return dense;
+}
+
+// Softmax attention in every layer.
 Result<ModelFacts> ParseSoftmaxModel(ConfigReader& c, ModelFacts f, const AttentionFacts& attention,
                                      bool may_share) {
-  const int64_t layers = c.LayerCount();
-  const int64_t step = c.PositiveOr("decoder_sparse_step", 1);
-  const std::vector<int64_t> dense_layers = c.Integers("mlp_only_layers");
   const MoeFacts moe = ParseMoe(c, c.BoolOr("norm_topk_prob", false), may_share);
-  for (int64_t l = 0; l < layers; ++l) {
+  for (bool dense : DenseLayers(c, c.LayerCount())) {
     LayerFacts layer{.mixer = attention, .ffn = moe};
-    const bool named = std::find(dense_layers.begin(), dense_layers.end(), l) != dense_layers.end();
-    if (named || (l + 1) % std::max<int64_t>(step, 1) != 0) {
-      layer.ffn = DenseFacts{.inner = c.Positive("intermediate_size")};
-    }
+    if (dense) layer.ffn = DenseFacts{.inner = c.Positive("intermediate_size")};
     f.layers.push_back(layer);
   }
   SB_RETURN_IF_ERROR(c.status());
@@ -174,22 +182,42 @@ std::vector<bool> FullAttentionLayers(ConfigReader& c, int64_t layers) {
   return full;
 }
 
-Result<ModelFacts> ParseQwen35(ConfigReader& c) {
-  ModelFacts f = ParseCommon(c, "qwen3_5_moe", 1.f);
+// Gated delta nets, and gated softmax attention in every fourth layer or so.
+Result<ModelFacts> ParseHybridModel(ConfigReader& c, ModelFacts f, const MoeFacts& moe,
+                                    const std::vector<bool>& dense, bool grouped, bool draft) {
   const AttentionFacts attention = ParseAttention(c, c.BoolOr("attn_output_gate", true), true,
                                                   c.BoolOr("attention_bias", false), 0.25);
-  const MoeFacts moe = ParseMoe(c, true, true);
-  const int64_t layers = c.LayerCount();
-  const std::vector<bool> full = FullAttentionLayers(c, layers);
+  const std::vector<bool> full = FullAttentionLayers(c, static_cast<int64_t>(dense.size()));
   SB_RETURN_IF_ERROR(c.status());
-  for (bool is_full : full) {
+  for (size_t l = 0; l < dense.size(); ++l) {
     LayerFacts layer{.mixer = attention, .ffn = moe};
-    if (!is_full) layer.mixer = ParseDeltaNet(c);
+    if (!full[l]) {
+      DeltaNetFacts delta = ParseDeltaNet(c);
+      delta.grouped = grouped;
+      layer.mixer = delta;
+    }
+    if (dense[l]) layer.ffn = DenseFacts{.inner = c.Positive("intermediate_size")};
     f.layers.push_back(layer);
   }
-  if (c.CountOr("mtp_num_hidden_layers", 1) > 0) f.mtp = LayerFacts{.mixer = attention, .ffn = moe};
+  if (draft) f.mtp = LayerFacts{.mixer = attention, .ffn = moe};
   SB_RETURN_IF_ERROR(c.status());
   return f;
+}
+
+Result<ModelFacts> ParseQwen3Next(ConfigReader& c) {
+  ModelFacts f = ParseCommon(c, "qwen3_next", 1.f);
+  const MoeFacts moe = ParseMoe(c, c.BoolOr("norm_topk_prob", true), true);
+  return ParseHybridModel(c, std::move(f), moe, DenseLayers(c, c.LayerCount()), true,
+                          c.CountOr("num_nextn_predict_layers", 1) > 0);
+}
+
+// Its configs have no say in renormalisation or dense layers; keys of others are strays.
+Result<ModelFacts> ParseQwen35(ConfigReader& c) {
+  ModelFacts f = ParseCommon(c, "qwen3_5_moe", 1.f);
+  const MoeFacts moe = ParseMoe(c, true, true);
+  const std::vector<bool> dense(static_cast<size_t>(c.LayerCount()), false);
+  return ParseHybridModel(c, std::move(f), moe, dense, false,
+                          c.CountOr("mtp_num_hidden_layers", 1) > 0);
 }
 
 // ------------------------------------------------------------------------------------------ weight
@@ -205,7 +233,8 @@ void AddAttention(const AttentionFacts& a, int64_t hidden, std::vector<TensorRul
   rules->push_back(Matrix(p + "v_proj", Role::kValue, kv, hidden, Split::kSharedHeads, a.kv_heads));
   rules->push_back(MatrixByCols(p + "o_proj", Role::kOut, hidden, q, Split::kHeads, a.heads));
   if (a.bias) {
-    rules->push_back(Vector(p + "q_proj.bias", Role::kQueryBias, q, Split::kHeads, a.heads));
+    rules->push_back(Vector(p + "q_proj.bias", Role::kQueryBias, a.output_gate ? 2 * q : q,
+                            Split::kHeads, a.heads));
     rules->push_back(
         Vector(p + "k_proj.bias", Role::kKeyBias, kv, Split::kSharedHeads, a.kv_heads));
     rules->push_back(
@@ -217,10 +246,17 @@ void AddAttention(const AttentionFacts& a, int64_t hidden, std::vector<TensorRul
   }
 }
 
-void AddDeltaNet(const DeltaNetFacts& d, int64_t hidden, std::vector<TensorRule>* rules) {
-  const std::string p = "linear_attn.";
+void AddDeltaProjections(const DeltaNetFacts& d, int64_t hidden, const std::string& p,
+                         std::vector<TensorRule>* rules) {
   const int64_t k = d.key_width();
   const int64_t v = d.value_width();
+  if (d.grouped) {
+    rules->push_back(Matrix(p + "in_proj_qkvz", Role::kDeltaGrouped, 2 * k + 2 * v, hidden,
+                            Split::kHeads, d.key_heads));
+    rules->push_back(Matrix(p + "in_proj_ba", Role::kDeltaGroupedRates, 2 * d.value_heads, hidden,
+                            Split::kHeads, d.key_heads));
+    return;
+  }
   rules->push_back({.kind = Kind::kMatrix,
                     .name = p + "in_proj_qkv",
                     .parts = {{Role::kDeltaQuery, k, Split::kSharedHeads, d.key_heads},
@@ -233,6 +269,13 @@ void AddDeltaNet(const DeltaNetFacts& d, int64_t hidden, std::vector<TensorRule>
                           d.value_heads));
   rules->push_back(Matrix(p + "in_proj_a", Role::kDeltaDecay, d.value_heads, hidden, Split::kHeads,
                           d.value_heads));
+}
+
+void AddDeltaNet(const DeltaNetFacts& d, int64_t hidden, std::vector<TensorRule>* rules) {
+  const std::string p = "linear_attn.";
+  const int64_t k = d.key_width();
+  const int64_t v = d.value_width();
+  AddDeltaProjections(d, hidden, p, rules);
   rules->push_back({.kind = Kind::kVector,
                     .name = p + "conv1d.weight",
                     .parts = {{Role::kDeltaConv, k, Split::kSharedHeads, d.key_heads},
@@ -305,12 +348,16 @@ std::vector<TensorRule> QwenMtp(const ModelFacts& f) {
 }  // namespace
 
 std::vector<Family> QwenFamilies() {
-  const FamilyFiles flat = {.trunk_prefixes = {"model."}, .mtp_prefix = "", .skipped = {}};
-  const FamilyFiles multimodal = {.trunk_prefixes = {"model.language_model.", "model."},
-                                  .mtp_prefix = "mtp.",
-                                  .skipped = {{"model.visual.*", "vision tower: text only"}}};
+  // Text models are flat; under a text_config they may be the language part of a larger one.
+  FamilyFiles flat = {.trunk_prefixes = {"model.", "model.language_model."},
+                      .skipped = {{"model.visual.*", "vision tower: text only"}}};
+  FamilyFiles draft = flat;
+  draft.mtp_prefix = "mtp.";
+  FamilyFiles multimodal = draft;
+  std::swap(multimodal.trunk_prefixes.front(), multimodal.trunk_prefixes.back());
   return {{"qwen2_moe", {"qwen2_moe"}, ParseQwen2, flat, QwenLayer, nullptr},
           {"qwen3_moe", {"qwen3_moe"}, ParseQwen3, flat, QwenLayer, nullptr},
+          {"qwen3_next", {"qwen3_next"}, ParseQwen3Next, draft, QwenLayer, QwenMtp},
           {"qwen3_5_moe",
            {"qwen3_5_moe", "qwen3_5_moe_text"},
            ParseQwen35,
