@@ -62,7 +62,7 @@ TEST(Flags, ErrorsNameTheNearestAndExitWithTwo) {
            {{"generate", "m", "--device", "tpu"}, "one of auto, cpu, cuda, reference"},
            {{"generate"}, "generate"},
            {{"generate", "m", "n"}, "unexpected argument"},
-           {{"synth", "c", "o", "--format", "text"}, "one of bf16, mxfp4"}}) {
+           {{"synth", "c", "o", "--format", "text"}, "one of bf16, fp8, mxfp4"}}) {
     auto i = Parse(arguments);
     ASSERT_FALSE(i.ok()) << arguments.back();
     EXPECT_EQ(ExitCode(i.status().code()), 2);

@@ -170,7 +170,10 @@ Status RunInspect(const Invocation& invocation) {
 Status RunSynth(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   std::unique_ptr<Progress> progress;
-  const SynthOptions options{.experts_mxfp4 = flags.Text("format") == "mxfp4",
+  const std::string& format = flags.Text("format");
+  const SynthOptions options{.format = format == "mxfp4" ? SynthFormat::kMxfp4
+                                       : format == "fp8" ? SynthFormat::kFp8
+                                                         : SynthFormat::kBf16,
                              .layers = flags.Int("layers"),
                              .seed = static_cast<uint64_t>(flags.Int("seed")),
                              .headers_only = flags.Switch("headers-only")};

@@ -33,6 +33,17 @@ Json NumberOrNull(double error) {
   return std::isnan(error) ? Json(nullptr) : Json(error);
 }
 
+// A library that casts a whole model to BF16 rounds its rotary frequencies too, and the logits that
+// it then computes in fp32 are those of other angles. No file says so.
+std::string RotaryHint(const FlagValues& flags, const ModelFacts& facts) {
+  const bool rotates = std::any_of(
+      facts.layers.begin(), facts.layers.end(),
+      [](const LayerFacts& layer) { return std::holds_alternative<AttentionFacts>(layer.mixer); });
+  if (!rotates || flags.Text("rope-frequencies") == "bf16") return "";
+  return "if the reference is of a model that was cast to BF16 as a whole, its rotary frequencies "
+         "were rounded: try --rope-frequencies bf16";
+}
+
 Status CompareWithReference(const Invocation& invocation, Engine& engine) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(const auto sequences,
@@ -67,7 +78,8 @@ Status CompareWithReference(const Invocation& invocation, Engine& engine) {
   return OutOfTolerance({.what = "logits differ from the reference",
                          .where = flags.Text("reference"),
                          .found = fmt::format("relative error {:.2e}", worst),
-                         .expected = fmt::format("at most {:.0e}", tolerance)});
+                         .expected = fmt::format("at most {:.0e}", tolerance),
+                         .remedy = RotaryHint(flags, engine.config().facts)});
 }
 
 // A table with a column for every addend that the model has.
@@ -164,6 +176,7 @@ Status RunVerify(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(flags, kCanarySequences));
   options.processes = invocation.processes;
+  options.bf16_rope = flags.Text("rope-frequencies") == "bf16";
   const bool leads = options.processes == nullptr || options.processes->rank() == RankId(0);
   if (options.fault && leads) {
     SB_RETURN_IF_ERROR(AnnounceFault(invocation.positionals[0], options.layout, *options.fault));

@@ -58,6 +58,61 @@ TEST(Config, Qwen3HasPlainNormsFullRotationAndNoSharedExpert) {
   EXPECT_EQ(m.shared_inner, 0);
 }
 
+TEST(Config, Qwen2HasBiasesAndLeavesWeightsAsTheyAre) {
+  auto c = ReadModelConfig(kModels + "random/qwen2-moe");
+  ASSERT_TRUE(c.ok()) << c.status().ToString();
+  ASSERT_EQ(c->facts.layers.size(), 4u);
+  const auto& a = std::get<AttentionFacts>(c->facts.layers[0].mixer);
+  EXPECT_TRUE(a.bias);
+  EXPECT_FALSE(a.qk_norm);
+  EXPECT_EQ(a.head_dim, 16);  // hidden over heads
+  for (size_t l = 0; l < 4; ++l) EXPECT_EQ(c->facts.layers[l].is_moe(), l % 2 == 1) << l;
+  const auto& m = std::get<MoeFacts>(c->facts.layers[1].ffn);
+  EXPECT_FALSE(m.renormalise);
+  EXPECT_EQ(m.inner, 32);
+  EXPECT_EQ(m.shared_inner, 64);
+}
+
+TEST(Config, Qwen3NextIsGroupedWithADraftLayerAndDefaultsOfItsOwn) {
+  // A release names neither its layers' types nor its draft layer.
+  std::ifstream file(kModels + "configs/qwen3-next-80b-a3b.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  auto c = ParseModelConfig(text, "", "x");
+  ASSERT_TRUE(c.ok()) << c.status().ToString();
+  const ModelFacts& f = c->facts;
+  EXPECT_EQ(f.norm_offset, 1.f);
+  EXPECT_TRUE(f.mtp.has_value());
+  for (size_t l = 0; l < f.layers.size(); ++l) EXPECT_EQ(f.layers[l].is_attention(), l % 4 == 3);
+  EXPECT_TRUE(std::get<DeltaNetFacts>(f.layers[0].mixer).grouped);
+  const auto& a = std::get<AttentionFacts>(f.layers[3].mixer);
+  EXPECT_TRUE(a.output_gate && a.qk_norm);
+  EXPECT_EQ(a.rope.rotary, 64);
+  EXPECT_TRUE(std::get<MoeFacts>(f.layers[0].ffn).renormalise);
+}
+
+TEST(Config, FlatOrUnderATextConfig) {
+  for (const char* name : {"qwen2-57b-a14b", "qwen3-30b-a3b", "qwen3-next-80b-a3b"}) {
+    std::ifstream file(kModels + "configs/" + name + ".json");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    auto flat = ParseModelConfig(text, "", name);
+    auto nested =
+        ParseModelConfig(R"({"model_type": "wrapper", "text_config": )" + text + "}", "", name);
+    ASSERT_TRUE(flat.ok() && nested.ok()) << nested.status().ToString();
+    EXPECT_EQ(nested->facts.family, flat->facts.family);
+    EXPECT_EQ(nested->facts.layers.size(), flat->facts.layers.size());
+  }
+}
+
+TEST(Config, YarnStretchesWhatWasTrained) {
+  auto c = ParseModelConfig(Qwen3(R"(, "rope_theta": 1e6, "max_position_embeddings": 131072,
+      "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})"),
+                            "", "x");
+  ASSERT_TRUE(c.ok()) << c.status().ToString();
+  const RopeFacts& rope = std::get<AttentionFacts>(c->facts.layers[0].mixer).rope;
+  EXPECT_EQ(rope.yarn_factor, 4);
+  EXPECT_EQ(rope.yarn_original, 32768);
+}
+
 TEST(Config, SparseStepAndMlpOnlyLayersAreDense) {
   auto c = ParseModelConfig(
       Qwen3(R"(, "decoder_sparse_step": 2, "mlp_only_layers": [1], "intermediate_size": 96)"), "",
@@ -162,7 +217,7 @@ TEST(Config, KimiK3RefusesWhatItsLayersDoNotDo) {
 TEST(Config, EveryReleasedConfigWeClaimReads) {
   for (const char* name :
        {"kimi-k3", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "qwen3-235b-a22b",
-        "qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}) {
+        "qwen3-next-80b-a3b", "qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}) {
     std::string text;
     FILE* f = fopen((kModels + "configs/" + name + ".json").c_str(), "r");
     ASSERT_NE(f, nullptr) << name;

@@ -37,7 +37,20 @@ class Random {
 };
 
 // How the bytes of a tensor are made.
-enum class Fill : uint8_t { kWeight, kNorm, kDecay, kNibbles, kScales };
+enum class Fill : uint8_t { kWeight, kNorm, kDecay, kNibbles, kScales, kFp8, kFp8Scales };
+
+// Root mean square of the FP8 elements; most of their range stays unused, as after a release's
+// division by the largest.
+constexpr float kFp8Spread = 64;
+
+// What releases in block FP8 leave in BF16.
+bool StaysBf16(Role role) {
+  for (Role r : {Role::kEmbedding, Role::kHead, Role::kRouter, Role::kSharedScore, Role::kDeltaBeta,
+                 Role::kDeltaDecay, Role::kDeltaGroupedRates, Role::kMtpProject}) {
+    if (role == r) return true;
+  }
+  return false;
+}
 
 struct PlannedTensor {
   TensorSpec spec;
@@ -86,8 +99,26 @@ class Planner {
         {{module + ".weight_scale", DType::kU8, {rows, cols / 32}}, Fill::kScales, Spread(cols)});
   }
 
+  void Fp8(const std::string& module, int64_t rows, int64_t cols) {
+    const auto blocks = [](int64_t n) { return (n + kFp8BlockSize - 1) / kFp8BlockSize; };
+    tensors_.push_back({{module + ".weight", DType::kF8E4m3, {rows, cols}}, Fill::kFp8, 0});
+    tensors_.push_back({{module + ".weight_scale_inv", DType::kBf16, {blocks(rows), blocks(cols)}},
+                        Fill::kFp8Scales,
+                        Spread(cols) / kFp8Spread});
+  }
+
+  void Projection(const TensorRule& rule, const std::string& prefix) {
+    const int64_t rows = rule.axis == 0 ? rule.total() : rule.other;
+    const int64_t cols = rule.axis == 0 ? rule.other : rule.total();
+    if (options_.format == SynthFormat::kFp8 && !StaysBf16(rule.parts.front().role)) {
+      Fp8(prefix + rule.name, rows, cols);
+    } else {
+      Matrix(prefix + rule.name + ".weight", {rows, cols});
+    }
+  }
+
   void Experts(const TensorRule& rule, const std::string& prefix, bool trunk) {
-    if (!options_.experts_mxfp4 && rule.fused_release && trunk) {
+    if (options_.format == SynthFormat::kBf16 && rule.fused_release && trunk) {
       const int64_t rows = rule.axis == 0 ? rule.total() : rule.other;
       const int64_t cols = rule.axis == 0 ? rule.other : rule.total();
       Matrix(prefix + rule.name, {rule.experts, rows, cols});
@@ -98,8 +129,10 @@ class Planner {
       const int64_t cols = rule.axis == 0 ? rule.other : part.size;
       for (int64_t e = 0; e < rule.experts; ++e) {
         const std::string module = prefix + fmt::format(fmt::runtime(part.expert_name), e);
-        if (options_.experts_mxfp4 && cols % kMxBlock == 0) {
+        if (options_.format == SynthFormat::kMxfp4 && cols % kMxBlock == 0) {
           Mxfp4(module, rows, cols);
+        } else if (options_.format == SynthFormat::kFp8) {
+          Fp8(module, rows, cols);
         } else {
           Matrix(module + ".weight", {rows, cols});
         }
@@ -127,8 +160,7 @@ class Planner {
     for (const TensorRule& rule : rules) {
       switch (rule.kind) {
         case TensorRule::Kind::kMatrix:
-          Matrix(prefix + rule.name + ".weight", {rule.axis == 0 ? rule.total() : rule.other,
-                                                  rule.axis == 0 ? rule.other : rule.total()});
+          Projection(rule, prefix);
           break;
         case TensorRule::Kind::kVector:
           Vector(rule, prefix);
@@ -166,11 +198,18 @@ void FillBytes(const PlannedTensor& tensor, Random* random, std::vector<std::byt
     }
     return;
   }
+  if (tensor.fill == Fill::kFp8) {
+    for (size_t i = 0; i < bytes; ++i) {
+      (*out)[i] = static_cast<std::byte>(FloatToE4m3(kFp8Spread * Unit(random->Next() >> 32)));
+    }
+    return;
+  }
   for (size_t i = 0; i + 1 < bytes; i += 2) {
     const float unit = Unit(random->Next() >> 32);
     float value = unit * tensor.spread;
     if (tensor.fill == Fill::kNorm) value = tensor.spread + 0.05f * unit;
     if (tensor.fill == Fill::kDecay) value = 0.5f * unit;
+    if (tensor.fill == Fill::kFp8Scales) value = tensor.spread * (1 + 0.5f * unit);
     const uint16_t bits = FloatToBf16(value);
     (*out)[i] = static_cast<std::byte>(bits & 0xff);
     (*out)[i + 1] = static_cast<std::byte>(bits >> 8);

@@ -5,7 +5,7 @@
 // reads.
 //
 //   SB_RETURN_IF_ERROR(WriteSynthetic("configs/qwen3.json", "out", {.layers = 2,
-//   .experts_mxfp4 = true}));
+//   .format = SynthFormat::kFp8}));
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,14 @@
 
 namespace signalbox {
 
+enum class SynthFormat : uint8_t {
+  kBf16,   // as the family releases it
+  kFp8,    // projections and experts in FP8 with a scale per block; experts one by one
+  kMxfp4,  // routed experts in MXFP4, one by one; the rest is BF16
+};
+
 struct SynthOptions {
-  bool experts_mxfp4 =
-      true;  // routed experts one by one in Quark MXFP4; else BF16 as the family releases them
+  SynthFormat format = SynthFormat::kMxfp4;
   int64_t layers = 0;  // keep the first so many layers; 0: all
   uint64_t seed = 0;
   bool headers_only = false;  // full logical size, no data: reads as zeros

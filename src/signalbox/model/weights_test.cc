@@ -97,14 +97,18 @@ void ExpectTiles(const MatrixView& whole, const std::vector<MatrixView>& shards,
 }
 
 TEST_F(WeightsTest, LoaderReadsWhatSynthWrites) {
-  for (bool mxfp4 : {true, false}) {
+  for (const auto& [format, stored] : {std::pair{SynthFormat::kMxfp4, WeightFormat::kMxfp4},
+                                       std::pair{SynthFormat::kFp8, WeightFormat::kFp8Block},
+                                       std::pair{SynthFormat::kBf16, WeightFormat::kBf16}}) {
     for (const char* tied : {"", R"(, "tie_word_embeddings": true)"}) {
-      const Loaded m = Open(Synth({.experts_mxfp4 = mxfp4}, tied));
+      const Loaded m = Open(Synth({.format = format}, tied));
       auto w = LoadWeights(m.checkpoint, m.config.facts, {});
       ASSERT_TRUE(w.ok()) << w.status().ToString();
       ASSERT_EQ(w->layers.size(), 2u);
-      EXPECT_EQ(w->layers[0].experts[3].down.format,
-                mxfp4 ? WeightFormat::kMxfp4 : WeightFormat::kBf16);
+      EXPECT_EQ(w->layers[0].experts[3].down.format, stored);
+      EXPECT_EQ(w->layers[0].matrix(Role::kOut).format,
+                format == SynthFormat::kFp8 ? WeightFormat::kFp8Block : WeightFormat::kBf16);
+      EXPECT_EQ(w->layers[0].matrix(Role::kRouter).format, WeightFormat::kBf16);
       EXPECT_TRUE(w->mtp.has_value());
       for (const TensorUse& use : DescribeTensors(m.checkpoint, m.config.facts))
         EXPECT_NE(use.use, "") << use.name;
@@ -223,6 +227,38 @@ TEST_F(WeightsTest, ShardsTileTheWhole) {
   // Convolution channels follow their projections: query, key, value of this rank.
   EXPECT_EQ(shards[0].layers[1].vector(Role::kDeltaConv).size() * 2,
             whole->layers[1].vector(Role::kDeltaConv).size());
+}
+
+// Qwen3-Next: a rank takes whole groups of one key head and its value heads.
+TEST_F(WeightsTest, GroupedProjectionsAreCutBetweenKeyHeads) {
+  std::string config = kConfig;
+  config.replace(config.find("qwen3_5_moe_text"), 16, "qwen3_next");
+  config.replace(config.find("%s"), 2, "");
+  std::ofstream(dir_ / "next.json") << config;
+  const std::string out = (dir_ / "next").string();
+  const Status written = WriteSynthetic((dir_ / "next.json").string(), out, {});
+  ASSERT_TRUE(written.ok()) << written.ToString();
+  const Loaded m = Open(out);
+  for (const TensorUse& use : DescribeTensors(m.checkpoint, m.config.facts))
+    EXPECT_NE(use.use, "") << use.name;
+  auto whole = LoadWeights(m.checkpoint, m.config.facts, {});
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  EXPECT_TRUE(whole->mtp.has_value());
+  EXPECT_EQ(whole->layers[1].matrix(Role::kDeltaGrouped).rows, 2 * (8 + 8 + 16 + 16));
+  std::vector<ModelWeights> halves;
+  for (int i = 0; i < 2; ++i) {
+    auto w = Load(m, {.heads = {.index = i, .count = 2}});
+    ASSERT_TRUE(w.ok()) << w.status().ToString();
+    halves.push_back(std::move(w).value());
+  }
+  for (Role role : {Role::kDeltaGrouped, Role::kDeltaGroupedRates}) {
+    ExpectTiles(whole->layers[1].matrix(role),
+                {halves[0].layers[1].matrix(role), halves[1].layers[1].matrix(role)}, false);
+  }
+  EXPECT_EQ(halves[0].layers[1].vector(Role::kDeltaConv).size() * 2,
+            whole->layers[1].vector(Role::kDeltaConv).size());
+  const auto quarter = Load(m, {.heads = {.index = 1, .count = 4}});
+  EXPECT_EQ(quarter.status().code(), StatusCode::kRefused);
 }
 
 TEST_F(WeightsTest, KeyValueHeadsRepeatWhenRanksAreMore) {
