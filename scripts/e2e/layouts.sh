@@ -28,6 +28,20 @@ for layout in "--tp 2" "--tp 2 --ep 2" "--tp 2 --ep 2 --moe-a2a-backend mori" \
   "$program" verify $model --quiet $layout >"$out/out" || fail "verify, layer by layer, $layout: $(cat "$out/out")"
 done
 
+# Their library had rounded the rotary frequencies: models/random/README.md.
+for random in qwen2-moe qwen3-moe qwen3-next qwen3.5-moe; do
+  for layout in "--chunked-prefill-size 7" "--tp 2 --ep 2" "--tp 2 --ep 2 --moe-a2a-backend mori"; do
+    # shellcheck disable=SC2086
+    "$program" verify models/random/$random --reference models/random/$random/reference_logits.safetensors \
+      --rope-frequencies bf16 --tolerance 2e-5 --quiet $layout >"$out/out" || fail "verify $random $layout: $(cat "$out/out")"
+  done
+done
+got=0
+"$program" verify models/random/qwen3-moe --reference models/random/qwen3-moe/reference_logits.safetensors --quiet \
+  >"$out/out" 2>"$out/err" || got=$?
+[ "$got" = 4 ] || fail "exit $got instead of 4: a reference of other frequencies"
+grep -q 'try --rope-frequencies bf16' "$out/err" || fail "no remedy for rounded frequencies: $(cat "$out/err")"
+
 k3=models/tiny-kimi-k3-mxfp4
 for layout in "" "--delta-rule chunked --latent-attention expanded" "--tp 2 --ep 2" "--tp 3 --dp 3 --enable-dp-attention" \
   "--tp 2 --ep 2 --moe-a2a-backend mori" "--tp 4 --dp 2 --enable-dp-attention --ep 4 --moe-a2a-backend deepep"; do
@@ -52,7 +66,7 @@ got=0
 "$program" generate $model --prompt a $layout --inject shared-halved >"$out/out" 2>"$out/err" || got=$?
 [ "$got" = 4 ] || fail "exit $got instead of 4: the start-up check let a wrong layout pass"
 
-"$program" matrix $model models/random/qwen3.5-moe --every 97 --quiet >"$out/out" 2>"$out/err" ||
+"$program" matrix $model models/random/qwen* --every 97 --quiet >"$out/out" 2>"$out/err" ||
   fail "matrix: $(cat "$out/out" "$out/err")"
 
 # shellcheck disable=SC2086

@@ -103,33 +103,55 @@ TEST_P(Family, FaultsAreFoundAndRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Family, testing::Values("qwen2-moe", "qwen3-moe", "qwen3-next"));
 
+struct Release {
+  const char* config;
+  int64_t parameters;        // of the text model, published or summed from published shapes
+  int64_t draft_parameters;  // of the draft module
+  SynthFormat other;         // a format to plan beside BF16
+};
+
+constexpr Release kReleases[] = {
+    {"qwen1.5-moe-a2.7b", 14'315'784'192, 0, SynthFormat::kMxfp4},
+    {"qwen2-57b-a14b", 57'408'658'944, 0, SynthFormat::kFp8},
+    {"qwen3-30b-a3b", 30'532'122'624, 0, SynthFormat::kMxfp4},
+    {"qwen3-235b-a22b", 235'093'634'560, 0, SynthFormat::kFp8},
+    {"qwen3-coder-480b-a35b", 480'154'875'392, 0, SynthFormat::kFp8},
+    {"qwen3-next-80b-a3b", 79'674'391'296, 1'650'471'424, SynthFormat::kFp8},
+    {"qwen3.5-35b-a3b", 34'660'610'688, 844'640'768, SynthFormat::kMxfp4},
+    {"qwen3.5-122b-a10b", 122'111'526'912, 2'523'679'232, SynthFormat::kFp8},
+    {"qwen3.5-397b-a17b", 396'346'350'336, 6'595'568'128, SynthFormat::kFp8}};
+
+void ExpectPlanned(const Release& release, const std::string& dir, SynthFormat format) {
+  const Status written = WriteSynthetic(kModels + "configs/" + release.config + ".json", dir,
+                                        {.format = format, .headers_only = true});
+  ASSERT_TRUE(written.ok()) << written.ToString();
+  const auto config = ReadModelConfig(dir);
+  const auto checkpoint = Checkpoint::Open(dir);
+  ASSERT_TRUE(config.ok() && checkpoint.ok()) << release.config;
+  for (const Arrangement& a : {Arrangements()[0], Arrangements()[4]}) {
+    const auto planned = PlanModel(*checkpoint, config->facts, LayoutOf(a));
+    EXPECT_TRUE(planned.ok()) << release.config << ", " << a.name << ": "
+                              << planned.status().ToString();
+  }
+  if (format != SynthFormat::kBf16) return;
+  int64_t parameters = 0;
+  int64_t draft = 0;
+  for (const TensorRef& t : checkpoint->tensors()) {
+    (t.name().starts_with("mtp.") ? draft : parameters) += t.info->bytes / 2;
+  }
+  EXPECT_EQ(parameters, release.parameters) << release.config;
+  EXPECT_EQ(draft, release.draft_parameters) << release.config;
+}
+
 // Headers alone say what a plan needs.
-TEST(ReleasedSizes, AreWrittenAndPlanned) {
-  const std::string next = "qwen3-next-80b-a3b";
-  const std::vector<std::pair<std::string, SynthFormat>> cases = {
-      {"qwen1.5-moe-a2.7b", SynthFormat::kBf16},
-      {"qwen2-57b-a14b", SynthFormat::kMxfp4},
-      {"qwen3-30b-a3b", SynthFormat::kMxfp4},
-      {"qwen3-235b-a22b", SynthFormat::kFp8},
-      {next, SynthFormat::kBf16},
-      {next, SynthFormat::kFp8},
-      {"qwen3.5-35b-a3b", SynthFormat::kFp8},
-      {"qwen3.5-122b-a10b", SynthFormat::kBf16},
-      {"qwen3.5-397b-a17b", SynthFormat::kBf16}};
+TEST(ReleasedSizes, HaveTheirParametersAndArePlanned) {
   const fs::path dir =
       fs::temp_directory_path() / ("signalbox_released_" + std::to_string(getpid()));
-  for (const auto& [name, format] : cases) {
-    const Status written = WriteSynthetic(kModels + "configs/" + name + ".json", dir.string(),
-                                          {.format = format, .headers_only = true});
-    ASSERT_TRUE(written.ok()) << written.ToString();
-    const auto config = ReadModelConfig(dir.string());
-    const auto checkpoint = Checkpoint::Open(dir.string());
-    ASSERT_TRUE(config.ok() && checkpoint.ok()) << name;
-    for (const Arrangement& a : {Arrangements()[0], Arrangements()[4]}) {
-      const auto planned = PlanModel(*checkpoint, config->facts, LayoutOf(a));
-      EXPECT_TRUE(planned.ok()) << name << ", " << a.name << ": " << planned.status().ToString();
+  for (const Release& release : kReleases) {
+    for (SynthFormat format : {SynthFormat::kBf16, release.other}) {
+      ExpectPlanned(release, dir.string(), format);
+      fs::remove_all(dir);
     }
-    fs::remove_all(dir);
   }
 }
 

@@ -215,9 +215,9 @@ TEST(Config, KimiK3RefusesWhatItsLayersDoNotDo) {
 }
 
 TEST(Config, EveryReleasedConfigWeClaimReads) {
-  for (const char* name :
-       {"kimi-k3", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "qwen3-30b-a3b", "qwen3-235b-a22b",
-        "qwen3-next-80b-a3b", "qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}) {
+  for (const char* name : {"kimi-k3", "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "qwen3-30b-a3b",
+                           "qwen3-235b-a22b", "qwen3-coder-480b-a35b", "qwen3-next-80b-a3b",
+                           "qwen3.5-35b-a3b", "qwen3.5-122b-a10b", "qwen3.5-397b-a17b"}) {
     std::string text;
     FILE* f = fopen((kModels + "configs/" + name + ".json").c_str(), "r");
     ASSERT_NE(f, nullptr) << name;
