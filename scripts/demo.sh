@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: scripts/demo.sh
+# usage: scripts/demo.sh [--model MODEL]      (default: the bundled Qwen3.5-MoE; models/tiny-kimi-k3-mxfp4 is the other)
 # From a fresh clone to an answer: set-up, release build, one question, 100 problems, and what the model is made of.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
+usage="usage: scripts/demo.sh [--model MODEL]"
 model=models/tiny-qwen3.5-moe-mxfp4
+if (($#)); then
+  [[ $# == 2 && $1 == --model ]] || die "$usage"
+  model=${2%/}
+fi
+[[ -f $model/config.json && -f $model/eval.jsonl ]] || die "No config.json and eval.jsonl in $model. $usage"
 signalbox=build/release/src/signalbox/cli/signalbox
 question="Tom has 12 apples. Then Tom buys 7 more. How many apples does Tom have now?"
 
@@ -45,6 +51,7 @@ show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16
 section "5. The same on two ranks that exchange rows"
 show plan "$model" --tp 2 --ep 2 --moe-a2a-backend mori | sed -n 1,34p
 say "..."
+show verify "$model" --tp 2 --ep 2 --moe-a2a-backend mori
 show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16 --tp 2 --ep 2 --moe-a2a-backend mori
 
 section "6. What the checkpoint holds"

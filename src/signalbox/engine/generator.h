@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Generator: runs many requests through an Engine, up to `parallel` at a time. Each step feeds
-// waiting prompts in chunks and the last token of everything that is decoding, in one batch. Prompts
-// wait while the chunk is full of requests that are decoding.
+// waiting prompts in chunks and the last token of everything that is decoding, in one batch.
+// Prompts wait while the chunk is full of requests that are decoding.
 //
 //   Generator generator(*engine, {.parallel = 16});
 //   generator.Submit({.prompt = ids, .max_new_tokens = 64, .stop_ids = stops});
