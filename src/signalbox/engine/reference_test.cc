@@ -4,10 +4,12 @@
 #include "signalbox/engine/reference.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "signalbox/engine/sampler.h"
@@ -44,16 +46,13 @@ void PrintTo(const ReferenceCase& c, std::ostream* os) {
   *os << c.model << (c.device == Device::kCpu ? " cpu" : " reference") << " chunk " << c.chunk;
 }
 
-class ReferenceLogits : public testing::TestWithParam<ReferenceCase> {};
-
-TEST_P(ReferenceLogits, WithinTolerance) {
-  const ReferenceCase& c = GetParam();
-  auto engine = Load(kModels + c.model, {.device = c.device,
-                                         .threads = 2,
-                                         .chunked_delta = c.fast_prefill,
-                                         .expand_latents = c.fast_prefill,
-                                         .bf16_rope = c.bf16_rope});
-  auto sequences = ReadReference(ReferenceOf(c.model), engine->config().facts.vocab);
+void ExpectReference(const ReferenceCase& c, const std::string& model, const std::string& file) {
+  auto engine = Load(model, {.device = c.device,
+                             .threads = 2,
+                             .chunked_delta = c.fast_prefill,
+                             .expand_latents = c.fast_prefill,
+                             .bf16_rope = c.bf16_rope});
+  auto sequences = ReadReference(file, engine->config().facts.vocab);
   ASSERT_TRUE(sequences.ok()) << sequences.status().ToString();
   // The scalar device is slow and the same for every sequence: one will do.
   const size_t count = c.device == Device::kReference ? 1 : sequences->size();
@@ -63,6 +62,12 @@ TEST_P(ReferenceLogits, WithinTolerance) {
     ASSERT_TRUE(logits.ok()) << logits.status().ToString();
     EXPECT_LE(RelativeError(*logits, s.logits), c.tolerance) << "sequence " << n;
   }
+}
+
+class ReferenceLogits : public testing::TestWithParam<ReferenceCase> {};
+
+TEST_P(ReferenceLogits, WithinTolerance) {
+  ExpectReference(GetParam(), kModels + GetParam().model, ReferenceOf(GetParam().model));
 }
 
 constexpr int64_t kAtOnce = 1000;
@@ -87,21 +92,54 @@ INSTANTIATE_TEST_SUITE_P(Models, ReferenceLogits,
                                          ReferenceCase{kRandom, Device::kReference, kAtOnce},
                                          ReferenceCase{kRandom, Device::kReference, 1}));
 
-// The library that wrote these references had cast the model, rotary frequencies included, to BF16
-// (models/random/README.md).
+// As the library computes these models when it loads them, and as it did when the references of
+// record were written: cast to BF16 with their rotary frequencies (models/random/README.md).
 std::vector<ReferenceCase> QwenCases() {
   std::vector<ReferenceCase> cases;
   for (const char* model : {"qwen2-moe", "qwen3-moe", "qwen3-next", "qwen3.5-moe"}) {
     const std::string name = std::string("random/") + model;
-    for (int64_t chunk : {kAtOnce, int64_t{1}, int64_t{3}, int64_t{7}, int64_t{64}}) {
-      cases.push_back({name, Device::kCpu, chunk, false, 2e-5, true});
+    for (bool cast : {false, true}) {
+      for (int64_t chunk : {kAtOnce, int64_t{1}, int64_t{3}, int64_t{7}, int64_t{64}}) {
+        cases.push_back({name, Device::kCpu, chunk, false, 2e-5, cast});
+      }
+      cases.push_back({name, Device::kCpu, kAtOnce, true, 2e-5, cast});
+      cases.push_back({name, Device::kReference, 7, false, 2e-5, cast});
     }
-    cases.push_back({name, Device::kCpu, kAtOnce, true, 2e-5, true});
-    cases.push_back({name, Device::kReference, 7, false, 2e-5, true});
   }
   return cases;
 }
-INSTANTIATE_TEST_SUITE_P(Qwen, ReferenceLogits, testing::ValuesIn(QwenCases()));
+
+class QwenLogits : public testing::TestWithParam<ReferenceCase> {};
+
+TEST_P(QwenLogits, WithinTolerance) {
+  const ReferenceCase& c = GetParam();
+  const std::string file =
+      c.bf16_rope ? "/reference_logits.safetensors" : "/served_logits.safetensors";
+  ExpectReference(c, kModels + c.model, kModels + c.model + file);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QwenLogits, testing::ValuesIn(QwenCases()));
+
+// The library's logits with YaRN in the config.
+TEST(Reference, YarnStretchesFrequenciesAsTheLibraryDoes) {
+  const std::string source = kModels + "random/qwen3-moe";
+  const auto dir =
+      std::filesystem::temp_directory_path() / ("signalbox_yarn_" + std::to_string(getpid()));
+  std::filesystem::create_directories(dir);
+  std::filesystem::copy_file(source + "/model.safetensors", dir / "model.safetensors");
+  std::ifstream file(source + "/config.json");
+  std::string config(std::istreambuf_iterator<char>(file), {});
+  const std::string plain = R"("rope_type": "default")";
+  ASSERT_NE(config.find(plain), std::string::npos);
+  config.replace(config.find(plain), plain.size(),
+                 R"("rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64)");
+  std::ofstream(dir / "config.json") << config;
+  const std::string want = std::string(SIGNALBOX_TESTDATA) + "/qwen3_moe_yarn.safetensors";
+  for (int64_t chunk : {kAtOnce, int64_t{7}}) {
+    ExpectReference({source, Device::kCpu, chunk, false, 1e-5}, dir.string(), want);
+  }
+  std::filesystem::remove_all(dir);
+}
 
 TEST(Reference, RoundedFrequenciesAreAnotherModel) {
   // As served, with frequencies in fp32, the reference is missed by its rounding alone.
