@@ -6,6 +6,18 @@
 #include <algorithm>
 
 namespace signalbox {
+namespace {
+
+bool Contains(const std::vector<TokenId>& ids, TokenId id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+}  // namespace
+
+int64_t Generator::usable_vocab() const {
+  const int64_t vocab = engine_.config().facts.vocab;
+  return options_.usable_vocab > 0 ? std::min(options_.usable_vocab, vocab) : vocab;
+}
 
 Result<int64_t> Generator::Submit(GenerationRequest request) {
   if (request.prompt.empty()) {
@@ -19,8 +31,18 @@ Result<int64_t> Generator::Submit(GenerationRequest request) {
                             .expected = fmt::format("fewer than {}", context)});
   }
   request.max_new_tokens = std::min(request.max_new_tokens, context - prompt);
-  const SamplingParams sampling = request.sampling;
-  waiting_.push_back({.id = next_id_, .request = std::move(request), .sampler = Sampler(sampling)});
+  if (request.min_new_tokens > request.max_new_tokens) {
+    return InvalidArgument({.what = "more new tokens asked for than there can be",
+                            .where = "min_new_tokens",
+                            .found = fmt::format("{}", request.min_new_tokens),
+                            .expected = fmt::format("at most {}", request.max_new_tokens)});
+  }
+  SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab()));
+  if (request.ignore_eos) {
+    std::erase_if(request.stop_ids,
+                  [&](TokenId id) { return Contains(engine_.config().stop_ids, id); });
+  }
+  waiting_.push_back({.id = next_id_, .request = std::move(request)});
   return next_id_++;
 }
 
@@ -48,7 +70,7 @@ StepBatch Generator::NextBatch() {
     const int64_t left = left_of(r);
     SequenceStep step{.sequence = r.id};
     if (left == 0) {
-      step.tokens = {r.last};
+      step.tokens = {r.generated.back()};
     } else if (room > 0) {
       const int64_t take = std::min(left, room);
       const auto begin = r.request.prompt.begin() + r.fed;
@@ -64,27 +86,32 @@ StepBatch Generator::NextBatch() {
   return batch;
 }
 
-Status Generator::Step(const OnToken& on_token) {
+Status Generator::Step(const OnToken& on_token, const OnSample& on_sample) {
   const StepBatch batch = NextBatch();
   SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Run(batch));
   const int64_t vocab = engine_.config().facts.vocab;
-  const int64_t usable = options_.usable_vocab > 0 ? std::min(options_.usable_vocab, vocab) : vocab;
   int64_t row = 0;
   for (const SequenceStep& step : batch.sequences) {
     if (step.logits == LogitRows::kNone) continue;
     const auto r = std::find_if(running_.begin(), running_.end(),
                                 [&](const Running& x) { return x.id == step.sequence; });
-    const std::span<const float> logits(output.logits.data() + row++ * vocab,
-                                        static_cast<size_t>(usable));
-    r->last = r->sampler.Sample(logits);
-    ++r->generated;
-    const auto& stops = r->request.stop_ids;
+    const GenerationRequest& request = r->request;
+    SampleInput input{
+        .logits = {output.logits.data() + row++ * vocab, static_cast<size_t>(usable_vocab())},
+        .prompt = request.prompt,
+        .generated = r->generated};
+    if (std::ssize(r->generated) < request.min_new_tokens) input.banned = request.stop_ids;
+    const Result<SampledToken> sampled = Sample(request.sampling, input);
+    if (!sampled.ok()) return sampled.status().At(fmt::format("request {}", r->id));
+    if (on_sample) on_sample(r->id, *sampled);
+    const TokenId token = sampled->token;
+    r->generated.push_back(token);
     std::optional<FinishReason> finish;
-    if (std::find(stops.begin(), stops.end(), r->last) != stops.end()) {
+    if (Contains(request.stop_ids, token)) {
       finish = FinishReason::kStop;
     } else {
-      if (r->generated >= r->request.max_new_tokens) finish = FinishReason::kLength;
-      on_token(r->id, r->last, std::nullopt);
+      if (std::ssize(r->generated) >= request.max_new_tokens) finish = FinishReason::kLength;
+      on_token(r->id, token, std::nullopt);
     }
     if (!finish) continue;
     on_token(r->id, std::nullopt, finish);

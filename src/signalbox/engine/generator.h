@@ -26,6 +26,10 @@ struct GenerationRequest {
   int64_t max_new_tokens = 256;
   SamplingParams sampling;
   std::vector<TokenId> stop_ids;
+  int64_t min_new_tokens = 0;  // before so many, no stop id is sampled
+  // The model's own end tokens do not end this request, even where stop_ids has them: they are
+  // tokens like others. Other stop ids do.
+  bool ignore_eos = false;
 };
 
 enum class FinishReason : uint8_t { kStop, kLength };
@@ -43,6 +47,8 @@ class Generator {
   // Called for every sampled token but a stop id, and with no token when a request ends.
   using OnToken = std::function<void(int64_t request, std::optional<TokenId> token,
                                      std::optional<FinishReason> finish)>;
+  // Called for every sampled token, stop ids too, before OnToken: with its log-probabilities.
+  using OnSample = std::function<void(int64_t request, const SampledToken& sampled)>;
 
   Generator(Engine& engine, const GeneratorOptions& options) : engine_(engine), options_(options) {}
   // Releases what is still running.
@@ -50,21 +56,22 @@ class Generator {
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // kInvalidArgument for what can never run: an empty prompt, more tokens than the context holds.
+  // kInvalidArgument for what can never run: an empty prompt, more tokens than the context holds,
+  // sampling parameters out of range.
   Result<int64_t> Submit(GenerationRequest request);
-  Status Step(const OnToken& on_token);
+  // After an error of the engine or of sampling (logits that are not finite) no step may follow.
+  Status Step(const OnToken& on_token, const OnSample& on_sample = nullptr);
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
  private:
   struct Running {
     int64_t id;
     GenerationRequest request;
-    Sampler sampler;
-    int64_t fed = 0;        // prompt tokens already in the model
-    int64_t generated = 0;  // sampled tokens
-    TokenId last = 0;       // sampled, not yet fed
+    int64_t fed = 0;                 // prompt tokens already in the model
+    std::vector<TokenId> generated;  // the last one is not yet fed
   };
   StepBatch NextBatch();
+  int64_t usable_vocab() const;
 
   Engine& engine_;
   GeneratorOptions options_;
