@@ -17,6 +17,11 @@ FlagSpec Also(FlagSpec flag, std::vector<std::string> aliases) {
   return flag;
 }
 
+FlagSpec From(int least, FlagSpec flag) {
+  flag.least = least;
+  return flag;
+}
+
 // What decides who holds what; every command that loads or plans a model takes them. Aliases are
 // what other engines call the same thing.
 std::vector<FlagSpec> LayoutFlagTable() {
@@ -84,6 +89,16 @@ std::span<const FlagSpec> FlagTable() {
       {"no-thinking", K::kSwitch, "", "ask the chat template for an answer without reasoning"},
       {"max-new-tokens", K::kInt, "512", "tokens to generate at most"},
       {"temperature", K::kNumber, "0", "0 is greedy"},
+      {"top-p", K::kNumber, "1", "sample from the most likely that hold this share; 1 is all"},
+      From(-1, {"top-k", K::kInt, "0", "sample from so many of the most likely; -1 or 0 is all"}),
+      {"min-p", K::kNumber, "0", "sample from those this share as likely as the most likely"},
+      {"repetition-penalty", K::kNumber, "1",
+       "logits of tokens of prompt and answer are divided by it (multiplied below 0)"},
+      From(-2, {"presence-penalty", K::kNumber, "0", "taken off tokens of the answer, -2 to 2"}),
+      From(-2, {"frequency-penalty", K::kNumber, "0",
+                "taken off tokens of the answer for each time they occur, -2 to 2"}),
+      {"min-new-tokens", K::kInt, "0", "tokens before the model may end"},
+      {"ignore-eos", K::kSwitch, "", "go on past the model's end token, to --max-new-tokens"},
       {"seed", K::kInt, "0", "of the sampling at a temperature above 0, and of synth"},
       {"data", K::kText, "", "JSON lines with a question and an answer each"},
       {"limit", K::kInt, "0", "problems to ask at most; 0 is all"},
@@ -135,7 +150,7 @@ std::span<const FlagSpec> FlagTable() {
       {"ranks", K::kInt, "2", "ranks, each a thread"},
       {"tokens", K::kText, "1,128,4096", "tokens of each rank, a list", {}, "bench a2a"},
       {"experts", K::kInt, "16", "experts over all ranks"},
-      {"top-k", K::kInt, "4", "experts of a token"},
+      {"top-k", K::kInt, "4", "experts of a token", {}, "bench a2a"},
       {"hidden", K::kInt, "1024", "width of a row"},
       {"repeats", K::kInt, "10", "measurements, of which the median is shown"},
       {"format", K::kText, "text", "of the output", {"text", "json", "svg"}, "plan"},
@@ -153,6 +168,14 @@ std::span<const FlagSpec> FlagTable() {
 
 namespace {
 
+// What a request of generate and chat takes.
+std::vector<std::string> WithSampling(std::vector<std::string> flags) {
+  flags.insert(flags.end(),
+               {"max-new-tokens", "min-new-tokens", "ignore-eos", "temperature", "top-p", "top-k",
+                "min-p", "repetition-penalty", "presence-penalty", "frequency-penalty", "seed"});
+  return flags;
+}
+
 std::vector<std::string> WithLayout(std::vector<std::string> flags) {
   for (const FlagSpec& f : LayoutFlagTable()) flags.push_back(f.name);
   return flags;
@@ -165,15 +188,15 @@ std::span<const CommandSpec> CommandTable() {
       {"generate",
        "one completion; the text alone on stdout",
        {"MODEL"},
-       WithLayout({"prompt", "chat", "system", "no-thinking", "max-new-tokens", "temperature",
-                   "seed", "device", "threads", "delta-rule", "latent-attention",
-                   "max-total-tokens", "inject", "no-startup-check", "quiet"})},
+       WithLayout(WithSampling({"prompt", "chat", "system", "no-thinking", "device", "threads",
+                                "delta-rule", "latent-attention", "max-total-tokens", "inject",
+                                "no-startup-check", "quiet"}))},
       {"chat",
        "talk to the model in the terminal",
        {"MODEL"},
-       WithLayout({"system", "no-thinking", "max-new-tokens", "temperature", "seed", "device",
-                   "threads", "delta-rule", "latent-attention", "max-total-tokens", "inject",
-                   "no-startup-check", "quiet"})},
+       WithLayout(WithSampling({"system", "no-thinking", "device", "threads", "delta-rule",
+                                "latent-attention", "max-total-tokens", "inject",
+                                "no-startup-check", "quiet"}))},
       {"eval",
        "ask every problem of a file and count right answers",
        {"MODEL"},

@@ -36,9 +36,9 @@ std::string Variable(const std::string& name) {
 std::string Expected(const FlagSpec& flag) {
   switch (flag.kind) {
     case FlagKind::kInt:
-      return "a whole number of at least 0";
+      return "a whole number of at least " + std::to_string(flag.least);
     case FlagKind::kNumber:
-      return "a number of at least 0";
+      return "a number of at least " + std::to_string(flag.least);
     case FlagKind::kSwitch:
       return "true or false";
     case FlagKind::kText:
@@ -55,12 +55,12 @@ bool Valid(const FlagSpec& flag, const std::string& value) {
     case FlagKind::kInt: {
       int64_t n = 0;
       const auto r = std::from_chars(value.data(), end, n);
-      return r.ec == std::errc() && r.ptr == end && n >= 0;
+      return r.ec == std::errc() && r.ptr == end && n >= flag.least;
     }
     case FlagKind::kNumber: {
       double d = 0;
       const auto r = std::from_chars(value.data(), end, d);
-      return r.ec == std::errc() && r.ptr == end && std::isfinite(d) && d >= 0;
+      return r.ec == std::errc() && r.ptr == end && std::isfinite(d) && d >= flag.least;
     }
     case FlagKind::kSwitch:
       return value == "true" || value == "false";

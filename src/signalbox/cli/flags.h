@@ -32,6 +32,7 @@ struct FlagSpec {
   std::vector<std::string> choices = {};  // kText: allowed values; empty: any
   std::string only = {};                  // the one command this row is for, before the general row
   std::vector<std::string> aliases = {};  // other spellings, without dashes
+  int least = 0;                          // kInt, kNumber
 };
 
 struct CommandSpec {

@@ -3,6 +3,7 @@
 // generate and chat.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -14,11 +15,36 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-TextRequest RequestOf(const FlagValues& flags, std::vector<TokenId> prompt) {
-  return {.prompt = std::move(prompt),
-          .max_new_tokens = flags.Int("max-new-tokens"),
-          .sampling = {.temperature = static_cast<float>(flags.Number("temperature")),
-                       .seed = static_cast<uint64_t>(flags.Int("seed"))}};
+// What the flags say of a request, all but its prompt; checked before a model is loaded.
+Result<TextRequest> RequestOf(const FlagValues& flags) {
+  const auto number = [&](std::string_view name) { return static_cast<float>(flags.Number(name)); };
+  const SamplingParams sampling{.temperature = number("temperature"),
+                                .seed = static_cast<uint64_t>(flags.Int("seed")),
+                                .top_k = flags.Int("top-k"),
+                                .top_p = number("top-p"),
+                                .min_p = number("min-p"),
+                                .repetition_penalty = number("repetition-penalty"),
+                                .presence_penalty = number("presence-penalty"),
+                                .frequency_penalty = number("frequency-penalty")};
+  if (const Status checked = CheckSampling(sampling, 0); !checked.ok()) {
+    ErrorDetail detail = checked.detail();  // which names the field: top_p
+    std::replace(detail.where.begin(), detail.where.end(), '_', '-');
+    detail.where = "--" + detail.where;
+    return InvalidArgument(std::move(detail));
+  }
+  TextRequest request;
+  request.max_new_tokens = flags.Int("max-new-tokens");
+  request.min_new_tokens = flags.Int("min-new-tokens");
+  request.ignore_eos = flags.Switch("ignore-eos");
+  request.sampling = sampling;
+  if (request.min_new_tokens > request.max_new_tokens) {
+    return InvalidArgument(
+        {.what = "fewest tokens above the most",
+         .where = "--min-new-tokens",
+         .found = fmt::format("{}", request.min_new_tokens),
+         .expected = fmt::format("at most --max-new-tokens, which is {}", request.max_new_tokens)});
+  }
+  return request;
 }
 
 // Streams one answer to stdout.
@@ -55,19 +81,18 @@ Status RunGenerate(const Invocation& invocation) {
     return InvalidArgument(
         {.what = "nothing to generate from", .where = "generate", .remedy = "give --prompt TEXT"});
   }
+  SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
   SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
   if (model == nullptr) return OkStatus();
-  std::vector<TokenId> prompt;
-  if (flags.Switch("chat")) {
+  request.chat = flags.Switch("chat");
+  if (request.chat) {
     std::vector<ChatTurn> turns = Conversation(flags);
     turns.push_back({.role = "user", .content = flags.Text("prompt")});
-    SB_ASSIGN_OR_RETURN(prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
+    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
   } else {
-    SB_ASSIGN_OR_RETURN(prompt, model->EncodePlain(flags.Text("prompt")));
+    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodePlain(flags.Text("prompt")));
   }
   const auto start = Clock::now();
-  TextRequest request = RequestOf(flags, std::move(prompt));
-  request.chat = flags.Switch("chat");
   SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, std::move(request)));
   fmt::print("\n");
   if (!flags.Switch("quiet")) PrintStatistics(result, start);
@@ -76,6 +101,8 @@ Status RunGenerate(const Invocation& invocation) {
 
 Status RunChat(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
+  SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
+  request.chat = true;
   SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
   if (model == nullptr) return OkStatus();
   std::vector<ChatTurn> turns = Conversation(flags);
@@ -83,11 +110,8 @@ Status RunChat(const Invocation& invocation) {
   std::string line;
   while (fmt::print(stderr, "> "), std::getline(std::cin, line) && !line.empty()) {
     turns.push_back({.role = "user", .content = line});
-    SB_ASSIGN_OR_RETURN(std::vector<TokenId> prompt,
-                        model->EncodeChat(turns, !flags.Switch("no-thinking")));
-    TextRequest request = RequestOf(flags, std::move(prompt));
-    request.chat = true;
-    SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, std::move(request)));
+    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
+    SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, request));
     fmt::print("\n");
     // The reasoning of earlier turns is left out.
     turns.push_back({.role = "assistant", .content = result.answer.content});

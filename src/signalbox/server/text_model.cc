@@ -93,11 +93,12 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
                        reader_of(r),
                        {.prompt_tokens = static_cast<int64_t>(r.prompt.size())}});
     // Ids count from zero in order of submission, so they index `streams`.
-    SB_ASSIGN_OR_RETURN(const int64_t id,
-                        generator.Submit({.prompt = r.prompt,
-                                          .max_new_tokens = r.max_new_tokens,
-                                          .sampling = r.sampling,
-                                          .stop_ids = engine_->config().stop_ids}));
+    SB_ASSIGN_OR_RETURN(const int64_t id, generator.Submit({.prompt = r.prompt,
+                                                            .max_new_tokens = r.max_new_tokens,
+                                                            .sampling = r.sampling,
+                                                            .stop_ids = engine_->config().stop_ids,
+                                                            .min_new_tokens = r.min_new_tokens,
+                                                            .ignore_eos = r.ignore_eos}));
     SB_CHECK(id + 1 == static_cast<int64_t>(streams.size())) << id;
   }
   const auto emit = [&](size_t i, const std::string& text, const OutputEvents& events) {

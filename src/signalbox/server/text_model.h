@@ -33,6 +33,8 @@ struct TextRequest {
   std::vector<TokenId> prompt;
   int64_t max_new_tokens = 256;
   SamplingParams sampling;
+  int64_t min_new_tokens = 0;  // as in GenerationRequest
+  bool ignore_eos = false;
   bool chat = false;  // `prompt` is of EncodeChat: on_text gets the answer readable, without tags
 };
 

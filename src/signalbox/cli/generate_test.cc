@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "signalbox/cli/commands.h"
+
+namespace signalbox {
+namespace {
+
+using testing::HasSubstr;
+
+Status Generate(const std::vector<std::string>& flags) {
+  std::vector<const char*> arguments = {"signalbox", "generate", "/nonexistent", "--prompt", "x"};
+  for (const std::string& f : flags) arguments.push_back(f.c_str());
+  auto i = ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+  if (!i.ok()) return i.status();
+  return RunGenerate(*i);
+}
+
+// Before the model is loaded: it does not exist, which would be a bad checkpoint.
+TEST(Generate, SamplingFlagsOutOfRangeAreRefusedByName) {
+  for (const auto& [flag, value, expected] :
+       std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"--top-p", "0", "above 0 and at most 1"},
+           {"--top-p", "1.5", "above 0 and at most 1"},
+           {"--top-p", "-1", "a number of at least 0"},
+           {"--top-k", "-2", "a whole number of at least -1"},
+           {"--min-p", "1.01", "from 0 to 1"},
+           {"--repetition-penalty", "0", "above 0"},
+           {"--presence-penalty", "2.5", "from -2 to 2"},
+           {"--presence-penalty", "-3", "a number of at least -2"},
+           {"--frequency-penalty", "3", "from -2 to 2"},
+           {"--min-new-tokens", "513", "at most --max-new-tokens, which is 512"}}) {
+    const Status s = Generate({flag, value});
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << flag << " " << value;
+    EXPECT_THAT(s.message(), HasSubstr(flag));
+    EXPECT_THAT(s.message(), HasSubstr(expected));
+  }
+}
+
+TEST(Generate, SamplingFlagsInRangeGetAsFarAsTheModel) {
+  const Status s =
+      Generate({"--top-p", "0.9", "--top-k", "-1", "--min-p", "1", "--presence-penalty", "-2",
+                "--frequency-penalty=-0.5", "--repetition-penalty", "1.1", "--min-new-tokens",
+                "512", "--ignore-eos", "--temperature", "0.7"});
+  EXPECT_EQ(s.code(), StatusCode::kBadCheckpoint) << s.ToString();
+}
+
+}  // namespace
+}  // namespace signalbox
