@@ -70,10 +70,11 @@ class Comparison {
     if (options_.layers == 0 && !want.logits.empty()) {
       const double error = RelativeError(got.logits, want.logits);
       if (Worse(error, report_.logits)) report_.logits = error;
-      Note(error, {.layer = static_cast<int>(engine_.config().facts.layers.size()),
-                   .kind = "head",
-                   .addend = "logits",
-                   .step = step});
+      Note({.layer = static_cast<int>(engine_.config().facts.layers.size()),
+            .kind = "head",
+            .addend = "logits",
+            .error = error,
+            .step = step});
     }
     return OkStatus();
   }
@@ -134,13 +135,12 @@ class Comparison {
     } else if (Worse(found.error, entry->error)) {
       entry->error = found.error;
     }
-    Note(found.error, std::move(found));
+    Note(std::move(found));
   }
 
-  void Note(double error, FoundError found) {
-    if (Worse(error, report_.worst)) report_.worst = error;
-    if (report_.first || error <= options_.tolerance) return;
-    found.error = error;
+  void Note(FoundError found) {
+    if (Worse(found.error, report_.worst)) report_.worst = found.error;
+    if (report_.first || found.error <= options_.tolerance) return;
     report_.first = std::move(found);
   }
 
