@@ -14,7 +14,8 @@ if (($#)); then
 fi
 [[ -f $model/config.json && -f $model/eval.jsonl ]] || die "No config.json and eval.jsonl in $model. $usage"
 signalbox=build/release/src/signalbox/cli/signalbox
-question="Tom has 12 apples. Then Tom buys 7 more. How many apples does Tom have now?"
+# Two steps: the bundled Kimi-K3 has never seen a problem of one.
+question="Tom has 12 apples. Then Tom buys 7 more. Then Tom loses 4. How many apples does Tom have now?"
 
 # Shows a command as one would type it, then runs it.
 show() {
@@ -43,7 +44,7 @@ section "3. One question"
 answer=build/logs/demo-answer.txt
 show generate "$model" --chat --prompt "$question" | tee "$answer"
 say
-grep -q 19 "$answer" || die "The answer should have been 19."
+grep -q 'answer is 15' "$answer" || die "The answer should have been 15."
 
 section "4. 100 word problems the model has not seen"
 show eval "$model" --data "$model/eval.jsonl" --limit 100 --parallel 16
