@@ -10,7 +10,7 @@ Needs jinja2 (pip install jinja2==3.1.6). Two kinds of file under src/signalbox/
                        -- {"a": "context"}        (optional)
                        >> "the output as a JSON string"      or      !! the error
                    and this program rewrites the last line.
-  conversations.json, templates/*.jinja and the model's own chat template
+  conversations/*.json, templates/*.jinja and the model's own chat template
                    every conversation through every template gives golden/TEMPLATE.txt, one line
                    per conversation: its name, then >> or !! as above.
 
@@ -97,7 +97,9 @@ def results():
     env = environment()
     for path in sorted(DATA.glob("*.cases")):
         yield path, update_cases(env, path.read_text(encoding="utf-8"))
-    conversations = json.loads((DATA / "conversations.json").read_text(encoding="utf-8"))
+    conversations = []
+    for path in sorted(DATA.glob("conversations/*.json")):
+        conversations += json.loads(path.read_text(encoding="utf-8"))
     for path in sorted(DATA.glob("templates/*.jinja")) + [MODEL_TEMPLATE]:
         template = path.read_text(encoding="utf-8")
         name = "model" if path == MODEL_TEMPLATE else path.stem

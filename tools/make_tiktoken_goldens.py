@@ -69,7 +69,7 @@ def make_small(folder, texts):
     rng = random.Random(30)
     tokens = set()
     everything = "".join(texts).encode()
-    while len(tokens) < 900:
+    while len(tokens) < 700:
         begin = rng.randrange(len(everything))
         token = everything[begin:begin + rng.choice([2, 2, 2, 3, 3, 4, 5, 6, 8, 12])]
         if len(token) > 1:

@@ -120,6 +120,28 @@ def write(name, value):
     (OUT / name).write_text(brackets[0] + "\n" + ",\n".join(items) + "\n" + brackets[1] + "\n")
 
 
+def packed(brackets, items):
+    """Items of a list or object as JSON, several to a line."""
+    lines = [""]
+    for item in items:
+        if lines[-1] and len(lines[-1]) + len(item) > 110:
+            lines.append("")
+        lines[-1] += item + ", "
+    return brackets[0] + "\n" + "\n".join(line.rstrip() for line in lines).rstrip(",") + "\n" + brackets[1]
+
+
+def write_tokenizer(name, spec):
+    """A tokenizer.json with a member to a line, its vocabulary and merges several to a line."""
+    members = dict(spec["model"])
+    vocab = packed("{}", [f"{json.dumps(k)}: {v}" for k, v in members.pop("vocab").items()])
+    merges = packed("[]", map(json.dumps, members.pop("merges")))
+    model = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in members.items()]
+    model += [f'"vocab": {vocab}', f'"merges": {merges}']
+    lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in spec.items() if k != "model"]
+    lines.append('"model": {\n' + ",\n".join(model) + "\n}")
+    (OUT / f"{name}.tokenizer.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def train(texts, normalizer, pre_tokenizer, vocab_size):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizer
@@ -186,8 +208,7 @@ def main():
     texts = TEXTS | dict(random_texts(100))
     write("texts.json", texts)
     for name, make in {"qwen3_small": make_qwen3_small, "gpt2_small": make_gpt2_small}.items():
-        spec = make([t for t in TEXTS.values() if "<|" not in t])
-        (OUT / f"{name}.tokenizer.json").write_text(json.dumps(spec, indent=0) + "\n")
+        write_tokenizer(name, make([t for t in TEXTS.values() if "<|" not in t]))
 
     write_fuzz_seeds()
 

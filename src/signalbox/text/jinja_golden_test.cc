@@ -92,6 +92,16 @@ INSTANTIATE_TEST_SUITE_P(Jinja, Cases,
                                          "methods"),
                          [](const auto& info) { return info.param; });
 
+// One list out of the files of all subjects, in order of their names as in the goldens.
+nlohmann::ordered_json AllConversations() {
+  auto all = nlohmann::ordered_json::array();
+  for (const char* subject : {"calls", "content", "roles", "thinking", "tools", "turns"}) {
+    const auto file = kData / "conversations" / (std::string(subject) + ".json");
+    for (const auto& c : nlohmann::ordered_json::parse(ReadFile(file))) all.push_back(c);
+  }
+  return all;
+}
+
 class Conversations : public testing::TestWithParam<std::string> {};
 
 TEST_P(Conversations, AgreeWithTheReference) {
@@ -99,7 +109,7 @@ TEST_P(Conversations, AgreeWithTheReference) {
                                  ? ReadFile(std::filesystem::path(SIGNALBOX_SOURCE_DIR) /
                                             "models/tiny-qwen3.5-moe-mxfp4/chat_template.jinja")
                                  : ReadFile(kData / "templates" / (GetParam() + ".jinja"));
-  const auto conversations = nlohmann::ordered_json::parse(ReadFile(kData / "conversations.json"));
+  const nlohmann::ordered_json conversations = AllConversations();
   std::istringstream golden(ReadFile(kData / "golden" / (GetParam() + ".txt")));
   for (const auto& conversation : conversations) {
     std::string line;
@@ -109,6 +119,8 @@ TEST_P(Conversations, AgreeWithTheReference) {
     SCOPED_TRACE(name);
     ExpectOutcome(source, conversation["context"].dump(), line.substr(name.size() + 1));
   }
+  std::string more;
+  EXPECT_FALSE(std::getline(golden, more)) << more;
 }
 
 INSTANTIATE_TEST_SUITE_P(Jinja, Conversations,
