@@ -296,8 +296,9 @@ struct Routes {
   std::vector<float> weights;
 };
 
+// With a bias scores are sigmoids; it decides who is chosen and has no part in the weights.
 Routes Route(Ops& ops, const std::vector<float>& logits, int64_t experts, int64_t top_k,
-             bool renormalise) {
+             bool renormalise, const std::vector<float>& bias = {}) {
   const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
   Routes routes = {std::vector<int32_t>(tokens * top_k), std::vector<float>(tokens * top_k)};
   ops.Router({.logits = logits.data(),
@@ -305,6 +306,8 @@ Routes Route(Ops& ops, const std::vector<float>& logits, int64_t experts, int64_
               .experts = experts,
               .top_k = top_k,
               .renormalise = renormalise,
+              .scores = bias.empty() ? RouterScores::kSoftmax : RouterScores::kSigmoid,
+              .bias = bias.empty() ? nullptr : bias.data(),
               .ids = routes.ids.data(),
               .weights = routes.weights.data()});
   return routes;
@@ -342,24 +345,6 @@ RC_GTEST_PROP(Router, AgreesWithTheDefinition, ()) {
   }
 }
 
-// Scores by sigmoid: the bias decides who is chosen and has no part in the weights.
-Routes RouteBySigmoid(Ops& ops, const std::vector<float>& logits, const std::vector<float>& bias,
-                      int64_t top_k, bool renormalise) {
-  const auto experts = static_cast<int64_t>(bias.size());
-  const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
-  Routes routes = {std::vector<int32_t>(tokens * top_k), std::vector<float>(tokens * top_k)};
-  ops.Router({.logits = logits.data(),
-              .tokens = tokens,
-              .experts = experts,
-              .top_k = top_k,
-              .renormalise = renormalise,
-              .scores = RouterScores::kSigmoid,
-              .bias = bias.data(),
-              .ids = routes.ids.data(),
-              .weights = routes.weights.data()});
-  return routes;
-}
-
 TEST(Router, SelectionBiasChoosesAndDoesNotWeigh) {
   const std::vector<float> logits = {0, 2, -2, 1};
   const std::vector<float> bias = {0, -1, 1, 0};
@@ -367,11 +352,11 @@ TEST(Router, SelectionBiasChoosesAndDoesNotWeigh) {
   for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
   const auto sigmoid = [](double x) { return static_cast<float>(1 / (1 + std::exp(-x))); };
   for (Ops* ops : all) {
-    const Routes plain = RouteBySigmoid(*ops, logits, bias, 2, false);
+    const Routes plain = Route(*ops, logits, 4, 2, false, bias);
     EXPECT_THAT(plain.ids, ElementsAre(2, 3)) << ops->name();
     EXPECT_THAT(plain.weights,
                 ElementsAre(FloatNear(sigmoid(-2), 1e-6f), FloatNear(sigmoid(1), 1e-6f)));
-    const Routes shares = RouteBySigmoid(*ops, logits, bias, 2, true);
+    const Routes shares = Route(*ops, logits, 4, 2, true, bias);
     const float sum = sigmoid(-2) + sigmoid(1);
     EXPECT_THAT(shares.weights, ElementsAre(FloatNear(sigmoid(-2) / sum, 1e-6f),
                                             FloatNear(sigmoid(1) / sum, 1e-6f)));
@@ -386,12 +371,12 @@ RC_GTEST_PROP(Router, SigmoidAgreesWithTheDefinition, ()) {
   const bool renormalise = random.Below(2) == 0;
   const std::vector<float> logits = random.Floats(tokens * experts, 3.f);
   const std::vector<float> bias = random.Floats(experts, 0.3f);
-  const Routes want = RouteBySigmoid(Reference(), logits, bias, top_k, renormalise);
+  const Routes want = Route(Reference(), logits, experts, top_k, renormalise, bias);
   const auto key = [&](int64_t token, int32_t e) {
     return 1 / (1 + std::exp(-double{logits[token * experts + e]})) + bias[e];
   };
   for (const NamedOps& cpu : AllCpuOps()) {
-    const Routes got = RouteBySigmoid(*cpu.ops, logits, bias, top_k, renormalise);
+    const Routes got = Route(*cpu.ops, logits, experts, top_k, renormalise, bias);
     for (size_t i = 0; i < got.ids.size(); ++i) {
       const auto token = static_cast<int64_t>(i) / top_k;
       // Scores one rounding apart may change places.
@@ -418,7 +403,7 @@ TEST(Router, IdsAreDistinctAndInRangeWhateverTheLogits) {
       EXPECT_GE(ids.front(), 0);
       EXPECT_LT(ids.back(), 4);
     }
-    const Routes sigmoid = RouteBySigmoid(*ops, logits, {0, nan, 1, 0}, 3, true);
+    const Routes sigmoid = Route(*ops, logits, 4, 3, true, {0, nan, 1, 0});
     for (int64_t t = 0; t < 4; ++t) {
       std::vector<int32_t> ids(sigmoid.ids.begin() + 3 * t, sigmoid.ids.begin() + 3 * t + 3);
       std::sort(ids.begin(), ids.end());

@@ -1,50 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/text/call_writer.h"
 
-#include <fmt/format.h>
-
 #include <cstdint>
-#include <iterator>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "signalbox/base/check.h"
 #include "signalbox/base/json_util.h"
+#include "signalbox/text/json_escape.h"
 
 namespace signalbox {
 
 void AppendJsonEscaped(std::string_view text, std::string& out) {
   for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      default:
-        if (static_cast<uint8_t>(c) < 0x20) {
-          fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<uint8_t>(c));
-        } else {
-          out += c;
-        }
-    }
+    // Bytes of longer characters stay as they are, wherever a piece was cut.
+    if (!AppendJsonEscape(static_cast<uint8_t>(c), out)) out += c;
   }
 }
 

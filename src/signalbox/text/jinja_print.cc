@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "signalbox/text/jinja_ops.h"
+#include "signalbox/text/json_escape.h"
 
 namespace signalbox::jinja {
 namespace {
@@ -101,7 +102,7 @@ void AppendRepr(const Value& value, std::string& out) {
   }
 }
 
-void AppendJsonEscape(char32_t c, std::string& out) {
+void AppendUtf16Escape(char32_t c, std::string& out) {
   const auto append = [&out](uint32_t unit) {
     fmt::format_to(std::back_inserter(out), "\\u{:04x}", unit);
   };
@@ -118,34 +119,11 @@ void AppendJsonString(std::string_view s, bool ensure_ascii, std::string& out) {
   for (size_t pos = 0; pos < s.size();) {
     const size_t begin = pos;
     const char32_t c = NextCodePoint(s, pos);
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      default:
-        if (c < 0x20 || (ensure_ascii && c > 0x7E)) {
-          AppendJsonEscape(c, out);
-        } else {
-          out += s.substr(begin, pos - begin);
-        }
+    if (AppendJsonEscape(c, out)) continue;
+    if (ensure_ascii && c > 0x7E) {
+      AppendUtf16Escape(c, out);
+    } else {
+      out += s.substr(begin, pos - begin);
     }
   }
   out += '"';
