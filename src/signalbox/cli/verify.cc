@@ -12,7 +12,6 @@
 
 #include "signalbox/base/progress.h"
 #include "signalbox/cli/commands.h"
-#include "signalbox/comm/communicator.h"
 #include "signalbox/engine/reference.h"
 
 namespace signalbox {
@@ -159,15 +158,10 @@ Status CompareWithOneRank(const Invocation& invocation, const EngineOptions& opt
 }
 
 // What was broken, and what the checker would have said.
-Status AnnounceFault(const std::string& model, const LayoutOptions& options, LayoutFault fault) {
-  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(model));
-  SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model));
-  SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
-  SB_ASSIGN_OR_RETURN(const FaultyLayout faulty, InjectFault(planned.layout, fault));
+void AnnounceFault(LayoutFault fault, const FaultyLayout& faulty) {
   const Status refusal = CheckFaulty(faulty);
   fmt::print(stderr, "injected {}: {}\nthe checker: {}\n", ToString(fault), faulty.change,
              refusal.ok() ? "accepts it" : refusal.message());
-  return OkStatus();
 }
 
 }  // namespace
@@ -177,12 +171,9 @@ Status RunVerify(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(flags, kCanarySequences));
   options.processes = invocation.processes;
   options.bf16_rope = flags.Text("rope-frequencies") == "bf16";
-  const bool leads = options.processes == nullptr || options.processes->rank() == RankId(0);
-  if (options.fault && leads) {
-    SB_RETURN_IF_ERROR(AnnounceFault(invocation.positionals[0], options.layout, *options.fault));
-  }
   SB_ASSIGN_OR_RETURN(auto engine, Engine::Load(invocation.positionals[0], options));
   if (!engine->leads()) return engine->Follow();
+  if (engine->faulty()) AnnounceFault(*options.fault, *engine->faulty());
   return flags.Has("reference") ? CompareWithReference(invocation, *engine)
                                 : CompareWithOneRank(invocation, options, *engine);
 }

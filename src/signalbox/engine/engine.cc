@@ -56,8 +56,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   SB_ASSIGN_OR_RETURN(engine->planned_,
                       PlanModel(engine->checkpoint_, engine->config_.facts, options.layout));
   if (options.fault) {
-    SB_ASSIGN_OR_RETURN(FaultyLayout faulty, InjectFault(engine->planned_.layout, *options.fault));
-    if (faulty.in_steps) engine->planned_.layout = std::move(faulty.declared);
+    SB_ASSIGN_OR_RETURN(engine->faulty_, InjectFault(engine->planned_.layout, *options.fault));
+    if (engine->faulty_->in_steps) engine->planned_.layout = engine->faulty_->declared;
   }
   SB_RETURN_IF_ERROR(engine->Start(options, progress));
   return engine;

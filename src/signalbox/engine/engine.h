@@ -91,6 +91,8 @@ class Engine {
   const ModelConfig& config() const { return config_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
   const PlannedModel& planned() const { return planned_; }
+  // What EngineOptions::fault has made of the layout.
+  const std::optional<FaultyLayout>& faulty() const { return faulty_; }
   // Of an attention group.
   const CacheBudget& budget() const { return budget_; }
   // Most tokens of a step that has prompt tokens.
@@ -107,6 +109,7 @@ class Engine {
   Checkpoint checkpoint_;
   ModelConfig config_;
   PlannedModel planned_;
+  std::optional<FaultyLayout> faulty_;
   CacheBudget budget_;
   int64_t prefill_chunk_ = 0;
   std::unique_ptr<RankRunner> alone_;  // one rank that exchanges nothing needs no team
