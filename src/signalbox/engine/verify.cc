@@ -24,7 +24,7 @@ using Reference = std::map<std::pair<int, std::string>, const AddendTrace*>;
 
 // The canary's steps: prompts of different lengths, one of them a single token; then one more token
 // of each; then one token alone, so that ranks without a row take part too.
-std::vector<StepBatch> CanarySteps(const VerifyOptions& options, int64_t vocab) {
+std::vector<StepBatch> CanarySteps(const VerifyOptions& options, int64_t chunk, int64_t vocab) {
   std::mt19937_64 random(options.seed);
   const LogitRows logits = options.layers == 0 ? LogitRows::kLast : LogitRows::kNone;
   const auto step = [&](int64_t sequence, int64_t tokens) {
@@ -33,9 +33,11 @@ std::vector<StepBatch> CanarySteps(const VerifyOptions& options, int64_t vocab) 
       s.tokens.push_back(static_cast<TokenId>(random() % static_cast<uint64_t>(vocab)));
     return s;
   };
-  const int64_t total = std::max<int64_t>(options.tokens, kCanarySequences + 1);
+  // A layout refuses steps that are larger than it was planned for.
+  const int64_t total =
+      std::max<int64_t>(1, std::min(std::max(options.tokens, kCanarySequences + 1), chunk));
   const int64_t second = options.sequences > 1 ? (total - 1) / 3 : 0;
-  const int64_t third = options.sequences > 2 ? 1 : 0;
+  const int64_t third = options.sequences > 2 && total > kCanarySequences ? 1 : 0;
   StepBatch prompts{.want_hidden = options.layers == 0};
   StepBatch more;
   const int64_t lengths[] = {total - second - third, second, third};
@@ -169,7 +171,8 @@ Status CompareDraft(Engine& planned, Engine& one, const StepBatch& prompts,
 
 Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOptions& options) {
   Comparison comparison(planned, options);
-  const std::vector<StepBatch> steps = CanarySteps(options, one.config().facts.vocab);
+  const std::vector<StepBatch> steps =
+      CanarySteps(options, planned.prefill_chunk(), one.config().facts.vocab);
   for (const StepBatch& batch : steps) {
     const StepCommand command{.trace = true, .layers = options.layers, .batch = batch};
     SB_ASSIGN_OR_RETURN(const StepOutput want, one.Execute(command));

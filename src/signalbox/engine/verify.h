@@ -23,7 +23,7 @@ namespace signalbox {
 inline constexpr int64_t kCanarySequences = 3;
 
 struct VerifyOptions {
-  int64_t tokens = 64;                   // of the prompts together, 4 at least
+  int64_t tokens = 64;                   // of the prompts together, 4 at least; no more than a step
   int64_t sequences = kCanarySequences;  // that both engines have room for, 2 tokens more for each
   int64_t layers = 0;       // the first so many; 0: all, with the draft layer and the logits
   double tolerance = 1e-5;  // relative Frobenius error of an addend, over the rows of a rank

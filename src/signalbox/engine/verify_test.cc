@@ -141,6 +141,19 @@ TEST(Verify, TheStartupCheckRunsTheFirstLayersOfEveryKind) {
   EXPECT_EQ(report->layers.size(), 4u);  // three of the delta rule, then attention
 }
 
+TEST(Verify, CanariesFitTheStepsOfTheLayout) {
+  for (const int64_t rows : {1, 2, 5}) {
+    Arrangement a = Arrangements()[1];
+    a.layout.limits = {.chunked_prefill_size = rows, .max_running_requests = 1, .capacity = rows};
+    EngineOptions options = OptionsOf(a);
+    options.budget.sequences = 1;
+    const auto engine = LoadOrFail(a.model, options);
+    ASSERT_TRUE(engine);
+    const auto report = StartupCheck(*engine, a.model);
+    EXPECT_TRUE(report.ok()) << rows << ": " << report.status().ToString();
+  }
+}
+
 TEST(Verify, TheStartupCheckStopsAWrongLayout) {
   const Arrangement a = Arrangements()[1];
   EngineOptions options = OptionsOf(a);
