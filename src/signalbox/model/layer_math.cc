@@ -292,6 +292,7 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                       .weight = w.vector(Role::kDeltaConv).data(),
                       .sequences = batch.sequences,
                       .states = state.conv,
+                      .after = state.conv_after,
                       .y = c,
                       .y_stride = channels});
 
@@ -312,6 +313,7 @@ void RunDeltaNet(const MathContext& ctx, const DeltaNetFacts& facts, const Layer
                      .value_dim = facts.value_dim,
                      .sequences = batch.sequences,
                      .states = state.recurrent,
+                     .after = state.recurrent_after,
                      .chunked = ctx.chunked_delta,
                      .out = o,
                      .out_stride = value_width});

@@ -55,6 +55,9 @@ struct MixBank {
 struct DeltaNetState {
   std::span<float* const> conv;       // [sequences] of [kernel - 1, channels]
   std::span<float* const> recurrent;  // [sequences] of [value_heads, key_dim, value_dim]
+  // States in between, for going back to an earlier token.
+  StatesAfter conv_after = {};
+  StatesAfter recurrent_after = {};
 };
 
 // inv_freq [rotary / 2] and the factor on cos and sin, YaRN included.

@@ -60,11 +60,21 @@ inline DeltaStep PrepareStep(const DeltaRuleTask& p, int64_t t, float* scratch) 
   return s;
 }
 
+// The state that token t starts from, and where the one after it goes.
+inline const float* BeforeToken(const DeltaRuleTask& p, int64_t t) {
+  return p.after == nullptr || t == 0 ? p.state : p.after[t - 1] + p.after_head;
+}
+inline float* AfterToken(const DeltaRuleTask& p, int64_t t) {
+  return p.after == nullptr ? p.state : p.after[t] + p.after_head;
+}
+
 // One token on columns [col, col + kVecs * kLanes) of the state, or n of the last vector. Columns
 // are independent, so a strip stays in the first-level cache between the two passes over it. The
 // first pass reads S^T k and S^T q; o = S_new^T q needs no third, as S_new = e^g S + k d^T.
 template <int kVecs, bool kPart>
 inline void StepStrip(const DeltaRuleTask& p, const DeltaStep& s, int64_t t, int64_t col, int n) {
+  const float* before = BeforeToken(p, t) + col;
+  float* after = AfterToken(p, t) + col;
   const auto load = [&](const float* x) {
     if constexpr (kPart) {
       return LoadPart(x, n);
@@ -84,7 +94,7 @@ inline void StepStrip(const DeltaRuleTask& p, const DeltaStep& s, int64_t t, int
   SB_UNROLL
   for (int v = 0; v < kVecs; ++v) memory[v] = read[v] = Zero();
   for (int64_t d = 0; d < p.key_dim; ++d) {
-    const float* row = p.state + d * p.value_dim + col;
+    const float* row = before + d * p.value_dim;
     const Vec k = Set(s.k_decay[d]);
     const Vec q = Set(s.q_decay[d]);
     SB_UNROLL
@@ -103,12 +113,13 @@ inline void StepStrip(const DeltaRuleTask& p, const DeltaStep& s, int64_t t, int
     store(p.out + t * p.out_stride + col + v * kLanes, Fma(Set(s.kq), delta[v], read[v]));
   }
   for (int64_t d = 0; d < p.key_dim; ++d) {
-    float* row = p.state + d * p.value_dim + col;
+    const float* from = before + d * p.value_dim;
+    float* to = after + d * p.value_dim;
     const Vec k = Set(s.k[d]);
     const Vec decay = Set(s.decay[d]);
     SB_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      store(row + v * kLanes, Fma(k, delta[v], Mul(decay, load(row + v * kLanes))));
+      store(to + v * kLanes, Fma(k, delta[v], Mul(decay, load(from + v * kLanes))));
     }
   }
 }

@@ -78,6 +78,7 @@ struct CausalConvTask {
   const float* weight;
   const SequenceSpan* sequences;
   float* const* states;
+  float* const* after;  // [tokens of the batch] or null
   int64_t sequence_count;
   float* y;
   int64_t y_stride;
@@ -112,8 +113,10 @@ struct DeltaRuleTask {
   int64_t tokens;
   int64_t key_dim;
   int64_t value_dim;
-  float* state;  // [key_dim, value_dim]
-  float* out;    // [tokens, value_dim]
+  float* state;         // [key_dim, value_dim]
+  float* const* after;  // [tokens], or null: in place
+  int64_t after_head;   // floats from a pointer of `after` to this head
+  float* out;           // [tokens, value_dim]
   int64_t out_stride;
   float* scratch;
 };

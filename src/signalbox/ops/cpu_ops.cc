@@ -41,6 +41,15 @@ int64_t RowsPerTask(int64_t row_work, int64_t rows) {
   return std::max(kTileRows, wanted / kTileRows * kTileRows);
 }
 
+// Whether the states after this sequence's tokens are kept.
+bool KeepsStates(StatesAfter after, const SequenceSpan& span) {
+  if (after.empty() || span.count == 0) return false;
+  const StatesAfter own = after.subspan(span.first, span.count);
+  const int64_t given = span.count - std::count(own.begin(), own.end(), nullptr);
+  SB_CHECK(given == 0 || given == span.count) << "a state is kept for some tokens only";
+  return given > 0;
+}
+
 class CpuOps final : public Ops {
  public:
   CpuOps(const CpuOptions& options, const CpuKernels& kernels)
@@ -113,7 +122,10 @@ class CpuOps final : public Ops {
 
   void CausalConv(const CausalConvParams& p) override {
     int64_t tokens = 0;
-    for (const SequenceSpan& s : p.sequences) tokens += s.count;
+    for (const SequenceSpan& s : p.sequences) {
+      tokens += s.count;
+      KeepsStates(p.after, s);  // for its check
+    }
     const int64_t task_channels = 256;  // a multiple of any instruction set's lanes
     const int64_t tasks = p.sequences.empty() ? 0 : CeilDiv(p.channels, task_channels);
     ForTasks(tasks, 4 * tokens * p.channels, [&](int64_t task) {
@@ -124,6 +136,7 @@ class CpuOps final : public Ops {
                             .weight = p.weight,
                             .sequences = p.sequences.data(),
                             .states = p.states.data(),
+                            .after = p.after.empty() ? nullptr : p.after.data(),
                             .sequence_count = static_cast<int64_t>(p.sequences.size()),
                             .y = p.y,
                             .y_stride = p.y_stride,
@@ -364,7 +377,9 @@ void CpuOps::DeltaRule(const DeltaRuleParams& p) {
     const int64_t h = task % heads;
     const int64_t key_head = h / (heads / p.key_heads);
     const SequenceSpan& span = p.sequences[s];
-    const bool chunked = p.chunked && span.count > 1;
+    const bool keep = KeepsStates(p.after, span);
+    const bool chunked = p.chunked && span.count > 1 && !keep;
+    const int64_t state_head = h * p.key_dim * p.value_dim;
     const int64_t g_width = p.channel_decay ? p.key_dim : 1;
     const DeltaRuleTask args = {.q = p.q + span.first * p.q_stride + key_head * p.key_dim,
                                 .k = p.k + span.first * p.k_stride + key_head * p.key_dim,
@@ -380,7 +395,9 @@ void CpuOps::DeltaRule(const DeltaRuleParams& p) {
                                 .tokens = span.count,
                                 .key_dim = p.key_dim,
                                 .value_dim = p.value_dim,
-                                .state = p.states[s] + h * p.key_dim * p.value_dim,
+                                .state = p.states[s] + state_head,
+                                .after = keep ? p.after.data() + span.first : nullptr,
+                                .after_head = state_head,
                                 .out = p.out + span.first * p.out_stride + h * p.value_dim,
                                 .out_stride = p.out_stride,
                                 .scratch = Scratch(DeltaFloats(p.key_dim, p.value_dim, chunked))};

@@ -137,13 +137,14 @@ void Rope(float* x, int64_t heads, int64_t head_dim, int64_t rotary, const float
   }
 }
 
-// Lanes [c, c + n) of one sequence; taps [kernel, kLanes] are their weights.
-inline void ConvLanes(const CausalConvTask& p, const SequenceSpan& span, float* state, int64_t c,
-                      int n, const float* taps) {
+// Lanes [c, c + n) of one sequence; taps [kernel, kLanes] are their weights. The state goes from
+// `before` to `after`, which may be the same.
+inline void ConvLanes(const CausalConvTask& p, const SequenceSpan& span, const float* before,
+                      float* after, int64_t c, int n, const float* taps) {
   const int64_t back = p.kernel - 1;
   // Input `i` of the sequence with the state before it: 0 is the oldest in the state.
   const auto input = [&](int64_t i) {
-    return i < back ? state + i * p.channels + c : p.x + (span.first + i - back) * p.x_stride + c;
+    return i < back ? before + i * p.channels + c : p.x + (span.first + i - back) * p.x_stride + c;
   };
   for (int64_t t = 0; t < span.count; ++t) {
     Vec sum = Zero();
@@ -153,7 +154,7 @@ inline void ConvLanes(const CausalConvTask& p, const SequenceSpan& span, float* 
     StorePart(p.y + (span.first + t) * p.y_stride + c, Silu(sum), n);
   }
   for (int64_t i = 0; i < back; ++i) {
-    StorePart(state + i * p.channels + c, LoadPart(input(span.count + i), n), n);
+    StorePart(after + i * p.channels + c, LoadPart(input(span.count + i), n), n);
   }
 }
 
@@ -168,10 +169,20 @@ void CausalConv(const CausalConvTask& p) {
   // A sequence's channels in a row: its states lie a power of two apart more often than not, and
   // would chase one another out of the cache.
   for (int64_t s = 0; s < p.sequence_count; ++s) {
+    const SequenceSpan& span = p.sequences[s];
+    const bool keep = p.after != nullptr && span.count > 0 && p.after[span.first] != nullptr;
     const float* taps = p.scratch;
     for (int64_t c = p.begin; c < p.end; c += kLanes, taps += vec_taps) {
       const int n = p.end - c < kLanes ? static_cast<int>(p.end - c) : kLanes;
-      ConvLanes(p, p.sequences[s], p.states[s], c, n, taps);
+      if (!keep) {
+        ConvLanes(p, span, p.states[s], p.states[s], c, n, taps);
+        continue;
+      }
+      const float* before = p.states[s];
+      for (int64_t t = span.first; t < span.first + span.count; ++t) {
+        ConvLanes(p, {t, 1, 0}, before, p.after[t], c, n, taps);
+        before = p.after[t];
+      }
     }
   }
 }

@@ -138,9 +138,17 @@ struct AttentionParams {
   int64_t out_stride;
 };
 
+// CausalConv and DeltaRule carry a state per sequence: states[s] is all that is known of what came
+// before its first token here, and the caller clears it for a new sequence. By default it is
+// updated in place. A caller that may have to go back to an earlier token keeps the states in
+// between: after[t] is where the state after token t goes. The tokens of one sequence have a
+// pointer each, to different buffers, or are all null (in place). With pointers, states[s] is read
+// for the first token alone, so one of them may be states[s]; else it stays as it was. Bits are
+// those of one call per token.
+using StatesAfter = std::span<float* const>;  // empty (all in place) or [tokens]
+
 // Causal depthwise convolution with kernel K over the tokens of each sequence, then SiLU.
-// y_t[c] = silu(sum_j w[c, j] * in_{t-(K-1)+j}[c]); `state` holds the last K-1 inputs and is
-// updated. It is all that is known of the past: the caller clears it for a new sequence.
+// y_t[c] = silu(sum_j w[c, j] * in_{t-(K-1)+j}[c]); the state holds the last K-1 inputs.
 struct CausalConvParams {
   const float* x;  // [tokens, channels]
   int64_t x_stride;
@@ -149,14 +157,14 @@ struct CausalConvParams {
   const float* weight;  // [channels, kernel]; the last tap is the current token
   std::span<const SequenceSpan> sequences;
   std::span<float* const> states;  // one per sequence: [kernel - 1, channels], oldest first
-  float* y;                        // [tokens, channels]
+  StatesAfter after = {};
+  float* y;  // [tokens, channels]
   int64_t y_stride;
 };
 
 // Gated delta rule per value head (Gated DeltaNet; with per-channel decay Kimi Delta Attention):
 //   S <- e^g S;  d = beta (v - S^T k);  S <- S + k d^T;  o = S^T q.
-// q and k are l2-normalised here (eps 1e-6 inside the root) and q scaled by key_dim^-0.5. The state
-// is all that is known of the past: the caller clears it for a new sequence.
+// q and k are l2-normalised here (eps 1e-6 inside the root) and q scaled by key_dim^-0.5.
 struct DeltaRuleParams {
   const float* q;  // [tokens, key_heads, key_dim]
   const float* k;  // [tokens, key_heads, key_dim]
@@ -173,8 +181,10 @@ struct DeltaRuleParams {
   int64_t key_dim;
   int64_t value_dim;
   std::span<const SequenceSpan> sequences;
-  std::span<float* const> states;  // one per sequence: [value_heads, key_dim, value_dim], updated
-  // Chunk form for spans of more than one token: faster on prompts, equal up to rounding.
+  std::span<float* const> states;  // one per sequence: [value_heads, key_dim, value_dim]
+  StatesAfter after = {};
+  // Chunk form for spans of more than one token: faster on prompts, equal up to rounding. Sequences
+  // with `after` take the recurrent form all the same: a chunk has no states in between.
   bool chunked = false;
   float* out;  // [tokens, value_heads, value_dim]
   int64_t out_stride;

@@ -172,12 +172,15 @@ class ReferenceOps final : public Ops {
       for (int64_t c = 0; c < p.channels; ++c) {
         std::vector<float> in;  // state, then the new inputs
         for (int64_t j = 0; j < taps; ++j) in.push_back(p.states[s][j * p.channels + c]);
-        for (int64_t i = 0; i < span.count; ++i) {
-          in.push_back(p.x[(span.first + i) * p.x_stride + c]);
-          const double u = Dot(p.weight + c * p.kernel, in.data() + i, p.kernel);
-          p.y[(span.first + i) * p.y_stride + c] = static_cast<float>(Silu(u));
+        for (int64_t t = span.first; t < span.first + span.count; ++t) {
+          in.push_back(p.x[t * p.x_stride + c]);
+          const double u = Dot(p.weight + c * p.kernel, &in[t - span.first], p.kernel);
+          p.y[t * p.y_stride + c] = static_cast<float>(Silu(u));
+          float* after = AfterToken(p.after, t, p.states[s]);
+          for (int64_t j = 0; j < taps; ++j) {
+            after[j * p.channels + c] = in[t - span.first + 1 + j];
+          }
         }
-        for (int64_t j = 0; j < taps; ++j) p.states[s][j * p.channels + c] = in[span.count + j];
       }
     }
   }
@@ -185,11 +188,15 @@ class ReferenceOps final : public Ops {
   // Always the recurrence; the chunk form is another way to the same numbers.
   void DeltaRule(const DeltaRuleParams& p) override {
     for (size_t s = 0; s < p.sequences.size(); ++s) {
+      const float* before = p.states[s];
       for (int64_t i = 0; i < p.sequences[s].count; ++i) {
         const int64_t t = p.sequences[s].first + i;
+        float* after = AfterToken(p.after, t, p.states[s]);
         for (int64_t h = 0; h < p.value_heads; ++h) {
-          DeltaStep(p, t, h, p.states[s] + h * p.key_dim * p.value_dim);
+          const int64_t head = h * p.key_dim * p.value_dim;
+          DeltaStep(p, t, h, before + head, after + head);
         }
+        before = after;
       }
     }
   }
@@ -379,8 +386,13 @@ class ReferenceOps final : public Ops {
     for (int64_t c = 0; c < p.value_dim; ++c) out[c] = static_cast<float>(sum[c] / total);
   }
 
-  // One token of value head `h`; `state` is that head's [key_dim, value_dim].
-  static void DeltaStep(const DeltaRuleParams& p, int64_t t, int64_t h, float* state) {
+  static float* AfterToken(StatesAfter after, int64_t t, float* in_place) {
+    return after.empty() || after[t] == nullptr ? in_place : after[t];
+  }
+
+  // One token of value head `h`; `before` and `after` are that head's states [key_dim, value_dim].
+  static void DeltaStep(const DeltaRuleParams& p, int64_t t, int64_t h, const float* before,
+                        float* after) {
     const int64_t key_head = h / (p.value_heads / p.key_heads);
     const std::vector<double> q = L2Normalise(p.q + t * p.q_stride + key_head * p.key_dim,
                                               p.key_dim, 1 / std::sqrt(double(p.key_dim)));
@@ -393,7 +405,7 @@ class ReferenceOps final : public Ops {
       std::vector<double> column(p.key_dim);
       double memory = 0;
       for (int64_t d = 0; d < p.key_dim; ++d) {
-        column[d] = std::exp(double{g[p.channel_decay ? d : 0]}) * state[d * p.value_dim + c];
+        column[d] = std::exp(double{g[p.channel_decay ? d : 0]}) * before[d * p.value_dim + c];
         memory += column[d] * k[d];
       }
       const double delta = beta * (v[c] - memory);
@@ -401,7 +413,7 @@ class ReferenceOps final : public Ops {
       for (int64_t d = 0; d < p.key_dim; ++d) {
         column[d] += k[d] * delta;
         out += column[d] * q[d];
-        state[d * p.value_dim + c] = static_cast<float>(column[d]);
+        after[d * p.value_dim + c] = static_cast<float>(column[d]);
       }
       p.out[t * p.out_stride + h * p.value_dim + c] = static_cast<float>(out);
     }

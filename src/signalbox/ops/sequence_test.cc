@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -283,10 +284,10 @@ struct Conv {
   std::vector<float> weight;
 };
 
-// Updates `states`.
+// Updates `states`, unless states are kept `after` the tokens.
 std::vector<float> Convolve(Ops& ops, const Conv& conv, const Rows& x,
                             const std::vector<SequenceSpan>& spans,
-                            std::vector<std::vector<float>>& states) {
+                            std::vector<std::vector<float>>& states, StatesAfter after = {}) {
   std::vector<float*> pointers;
   for (auto& state : states) pointers.push_back(state.data());
   Rows y = EmptyRows(x.rows, conv.channels, conv.channels + 1);
@@ -297,6 +298,7 @@ std::vector<float> Convolve(Ops& ops, const Conv& conv, const Rows& x,
                   .weight = conv.weight.data(),
                   .sequences = spans,
                   .states = pointers,
+                  .after = after,
                   .y = y.data.data(),
                   .y_stride = y.stride});
   return y.data;
@@ -372,10 +374,10 @@ Delta RandomDelta(Random& random, int64_t key_heads, int64_t ratio, int64_t key_
   return d;
 }
 
-// Updates `states`.
+// Updates `states`, unless states are kept `after` the tokens.
 std::vector<float> RunDelta(Ops& ops, const Delta& d, const std::vector<SequenceSpan>& spans,
                             std::vector<std::vector<float>>& states, bool chunked,
-                            int64_t first = 0) {
+                            int64_t first = 0, StatesAfter after = {}) {
   std::vector<float*> pointers;
   for (auto& state : states) pointers.push_back(state.data());
   const int64_t width = d.value_heads * d.value_dim;
@@ -395,6 +397,7 @@ std::vector<float> RunDelta(Ops& ops, const Delta& d, const std::vector<Sequence
                  .value_dim = d.value_dim,
                  .sequences = spans,
                  .states = pointers,
+                 .after = after,
                  .chunked = chunked,
                  .out = out.data.data(),
                  .out_stride = out.stride});
@@ -524,6 +527,102 @@ TEST(DeltaRule, RecurrentPiecesEqualTheWholeInBits) {
       EXPECT_EQ(state, whole_state) << cpu.name;
     }
   }
+}
+
+// ---- States after each token
+
+using States = std::vector<std::vector<float>>;
+// Runs `spans` from the states given and updates them, or keeps those after each token. The rows of
+// what it returns are those of the tokens.
+using Carry = std::function<std::vector<float>(const std::vector<SequenceSpan>& spans,
+                                               States& states, StatesAfter after)>;
+
+// Kept states and results are, bit for bit, those of one call per token in place. A sequence that
+// keeps none beside them runs in place; one of those that does writes a state over its own.
+void ExpectKeptStates(Random& random, const std::string& name,
+                      const std::vector<SequenceSpan>& spans, const States& before,
+                      int64_t out_stride, int64_t out_width, const Carry& carry) {
+  const int64_t tokens = TokensOf(spans);
+  States states = before;
+  States kept(tokens, std::vector<float>(before[0].size(), std::nanf("")));
+  std::vector<float*> after(tokens, nullptr);
+  std::vector<int64_t> over(spans.size(),
+                            -1);  // the token whose state goes over the sequence's own
+  std::vector<bool> in_place;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const SequenceSpan& span = spans[s];
+    in_place.push_back(random.Below(4) == 0);
+    if (in_place[s]) continue;
+    for (int64_t i = 0; i < span.count; ++i) after[span.first + i] = kept[span.first + i].data();
+    if (span.count == 0 || random.Below(2) == 0) continue;
+    over[s] = span.first + random.Below(span.count);
+    after[over[s]] = states[s].data();
+  }
+  const std::vector<float> got = carry(spans, states, after);
+  for (size_t s = 0; s < spans.size(); ++s) {
+    const SequenceSpan& span = spans[s];
+    States step = {before[s]};
+    for (int64_t t = span.first; t < span.first + span.count; ++t) {
+      const std::vector<float> want = carry({{t, 1, 0}}, step, {});
+      ASSERT_TRUE(SameBits(got.data() + t * out_stride, want.data() + t * out_stride, out_width))
+          << name << " token " << t;
+      if (in_place[s]) continue;
+      ASSERT_TRUE(SameBits(over[s] == t ? states[s] : kept[t], step[0])) << name << " token " << t;
+    }
+    if (in_place[s]) {
+      ASSERT_TRUE(SameBits(states[s], step[0])) << name;
+    } else if (over[s] < 0) {
+      ASSERT_TRUE(SameBits(states[s], before[s])) << name;
+    }
+  }
+}
+
+std::vector<Ops*> AllOps() {
+  std::vector<Ops*> all = {&Reference()};
+  for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
+  return all;
+}
+
+RC_GTEST_PROP(CausalConv, KeptStatesAreThoseOfSingleSteps, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  Conv conv = {*rc::gen::inRange<int64_t>(1, 300), *rc::gen::inRange<int64_t>(1, 6), {}};
+  conv.weight = random.Floats(conv.channels * conv.kernel);
+  const auto spans = RandomSpans(random, *rc::gen::inRange<int64_t>(1, 5), 3, 6);
+  const Rows x = RandomRows(random, TokensOf(spans), conv.channels, conv.channels + 2);
+  States before;
+  for (size_t s = 0; s < spans.size(); ++s) {
+    before.push_back(random.Floats((conv.kernel - 1) * conv.channels));
+  }
+  for (Ops* ops : AllOps()) {
+    ExpectKeptStates(random, ops->name(), spans, before, conv.channels + 1, conv.channels,
+                     [&](const std::vector<SequenceSpan>& some, States& states, StatesAfter after) {
+                       return Convolve(*ops, conv, x, some, states, after);
+                     });
+  }
+  RC_ASSERT(!::testing::Test::HasFailure());
+}
+
+RC_GTEST_PROP(DeltaRule, KeptStatesAreThoseOfSingleSteps, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  const auto spans =
+      RandomSpans(random, *rc::gen::inRange<int64_t>(1, 5), 3, random.Below(4) == 0 ? 40 : 5);
+  const Delta d =
+      RandomDelta(random, *rc::gen::inRange<int64_t>(1, 3), *rc::gen::inRange<int64_t>(1, 3),
+                  *rc::gen::inRange<int64_t>(1, 40), *rc::gen::inRange<int64_t>(1, 90),
+                  random.Below(2) == 0, TokensOf(spans));
+  const int64_t width = d.value_heads * d.value_dim;
+  States before;
+  for (size_t s = 0; s < spans.size(); ++s) before.push_back(random.Floats(width * d.key_dim));
+  // In chunked form a sequence that keeps states is recurrent; the others would not be.
+  const bool chunked = random.Below(2) == 0;
+  for (Ops* ops : AllOps()) {
+    ExpectKeptStates(random, ops->name(), spans, before, width + 1, width,
+                     [&](const std::vector<SequenceSpan>& some, States& states, StatesAfter after) {
+                       const bool all = std::count(after.begin(), after.end(), nullptr) == 0;
+                       return RunDelta(*ops, d, some, states, chunked && all, 0, after);
+                     });
+  }
+  RC_ASSERT(!::testing::Test::HasFailure());
 }
 
 }  // namespace
