@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CachePool: everything that sequences carry between steps, on one rank, out of a fixed budget:
-// pages of keys and values for attention layers, and one slot of convolution and recurrent state
-// for linear layers. A SequenceCache is a sequence's claim on the pool. Memory is reserved at once
-// and touched when used.
+// CachePool: the memory of everything that sequences carry between steps, on one rank: pages of
+// keys and values for attention layers, and slots of convolution and recurrent state for linear
+// layers. Who has which page and slot is CacheAccount's to know, in the leading process. Memory is
+// reserved at once and touched when used.
 //
-// Errors: kResourceExhausted when pages or slots run out; nothing is claimed then.
+// Errors: kResourceExhausted when there is not so much memory.
 //
-//   SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, {.tokens = 4096, .sequences =
-//   16})); SequenceCache seq; SB_RETURN_IF_ERROR(pool.Reserve(&seq, 100));   // room for 100 tokens
-//   pool.Release(&seq);
+//   SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, {.pages = 64, .slots = 8}));
+//   pool.ClearState(3);               // a sequence begins in slot 3
+//   pool.CopyState(3, 5);             // slot 5 is a snapshot of it
 #pragma once
 
 #include <cstdint>
@@ -42,32 +42,37 @@ struct CacheShape {
   int64_t bytes_per_sequence() const;
 };
 
-struct CacheBudget {
-  int64_t tokens = 0;     // over all sequences
-  int64_t sequences = 0;  // at the same time
+struct CacheSize {
+  int64_t pages = 0;
+  int64_t slots = 0;
 };
 
-struct SequenceCache {
-  int64_t length = 0;           // tokens whose state is in the cache
-  std::vector<int32_t> blocks;  // pages in token order
-  int32_t slot = -1;            // state slot; -1 before the first Reserve
+// What the user asks for, of one part.
+struct CacheBudget {
+  int64_t tokens = 0;              // over all sequences
+  int64_t sequences = 0;           // at the same time
+  int64_t slots_per_sequence = 1;  // more for sequences that may be rolled back
+  int64_t snapshots = 0;           // states kept for prompts that begin alike
+
+  // Every sequence may leave part of a page unused.
+  CacheSize size() const {
+    return {.pages = PagesFor(tokens) + sequences,
+            .slots = sequences * slots_per_sequence + snapshots};
+  }
+  static int64_t PagesFor(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 };
 
 class CachePool {
  public:
-  static Result<CachePool> Create(const CacheShape& shape, const CacheBudget& budget);
-
-  // Makes room for `tokens` tokens in all, and gives a zeroed state slot on first use.
-  Status Reserve(SequenceCache* sequence, int64_t tokens);
-  void Release(SequenceCache* sequence);
+  static Result<CachePool> Create(const CacheShape& shape, const CacheSize& size);
 
   // Without values of their own, values is null.
   KvView kv(size_t attention_layer);
   float* conv(size_t linear_layer, int32_t slot);
   float* recurrent(size_t linear_layer, int32_t slot);
-
-  int64_t free_blocks() const { return static_cast<int64_t>(free_blocks_.size()); }
-  int64_t free_slots() const { return static_cast<int64_t>(free_slots_.size()); }
+  // All linear layers.
+  void ClearState(int32_t slot);
+  void CopyState(int32_t from, int32_t to);
 
  private:
   struct FreeMemory {
@@ -77,12 +82,10 @@ class CachePool {
   static Memory Allocate(int64_t floats);
 
   CacheShape shape_;
-  std::vector<Memory> keys_;    // per attention layer [blocks * kBlockTokens, kv_heads, key_dim]
-  std::vector<Memory> values_;  // per attention layer [blocks * kBlockTokens, kv_heads, value_dim]
+  std::vector<Memory> keys_;    // per attention layer [pages * kBlockTokens, kv_heads, key_dim]
+  std::vector<Memory> values_;  // per attention layer [pages * kBlockTokens, kv_heads, value_dim]
   std::vector<Memory> conv_;    // per linear layer [slots, conv]
   std::vector<Memory> recurrent_;  // per linear layer [slots, recurrent]
-  std::vector<int32_t> free_blocks_;
-  std::vector<int32_t> free_slots_;
 };
 
 }  // namespace signalbox

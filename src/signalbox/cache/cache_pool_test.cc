@@ -5,71 +5,86 @@
 #include <rapidcheck/gtest.h>
 
 #include <map>
-#include <set>
+#include <vector>
+
+#include "signalbox/cache/cache_account.h"
 
 namespace signalbox {
 namespace {
 
-const CacheShape kShape = {.attention = {{2, 4, 4}}, .linear = {{6, 10}}};
+const CacheShape kShape = {.attention = {{2, 4, 4}}, .linear = {{6, 10}, {2, 3}}};
 
-TEST(CachePool, SlotsAreZeroedWhenHandedOutAgain) {
-  CachePool pool = *CachePool::Create(kShape, {.tokens = 32, .sequences = 1});
-  SequenceCache a;
-  ASSERT_TRUE(pool.Reserve(&a, 5).ok());
-  pool.recurrent(0, a.slot)[9] = 3.f;
-  pool.conv(0, a.slot)[0] = 3.f;
-  pool.Release(&a);
-  SequenceCache b;
-  ASSERT_TRUE(pool.Reserve(&b, 1).ok());
-  EXPECT_EQ(pool.recurrent(0, b.slot)[9], 0.f);
-  EXPECT_EQ(pool.conv(0, b.slot)[0], 0.f);
+TEST(CachePool, StatesAreCopiedAndClearedInAllLinearLayers) {
+  CachePool pool = *CachePool::Create(kShape, {.pages = 2, .slots = 3});
+  pool.conv(0, 1)[5] = 2.f;
+  pool.recurrent(1, 1)[2] = 3.f;
+  pool.CopyState(1, 2);
+  pool.ClearState(1);
+  EXPECT_EQ(pool.conv(0, 1)[5], 0.f);
+  EXPECT_EQ(pool.recurrent(1, 1)[2], 0.f);
+  EXPECT_EQ(pool.conv(0, 2)[5], 2.f);
+  EXPECT_EQ(pool.recurrent(1, 2)[2], 3.f);
 }
 
-TEST(CachePool, ExhaustionClaimsNothing) {
-  CachePool pool = *CachePool::Create(kShape, {.tokens = 32, .sequences = 2});
-  SequenceCache a;
-  const int64_t blocks = pool.free_blocks();
-  const Status s = pool.Reserve(&a, (blocks + 1) * kBlockTokens);
-  EXPECT_EQ(s.code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(a.slot, -1);
-  EXPECT_EQ(pool.free_blocks(), blocks);
-  EXPECT_EQ(pool.free_slots(), 2);
-}
-
-// Laws: no page or slot belongs to two sequences; everything comes back.
-RC_GTEST_PROP(CachePool, ClaimsNeverOverlap, ()) {
-  CachePool pool = *CachePool::Create(kShape, {.tokens = 200, .sequences = 4});
-  const int64_t blocks = pool.free_blocks();
-  std::map<int, SequenceCache> sequences;
-  for (int i = 0; i < 40; ++i) {
-    const int name = *rc::gen::inRange(0, 6);
-    if (*rc::gen::inRange(0, 3) == 0) {
-      pool.Release(&sequences[name]);
-      sequences.erase(name);
-      continue;
-    }
-    SequenceCache& s = sequences[name];
-    const int64_t tokens = *rc::gen::inRange(0, 90);
-    if (pool.Reserve(&s, tokens).ok()) {
-      RC_ASSERT(static_cast<int64_t>(s.blocks.size()) * kBlockTokens >= tokens);
-    } else if (s.slot < 0) {
-      sequences.erase(name);
-    }
-    std::set<int32_t> used;
-    std::set<int32_t> slots;
-    size_t claims = 0;
-    for (const auto& [key, q] : sequences) {
-      used.insert(q.blocks.begin(), q.blocks.end());
-      slots.insert(q.slot);
-      claims += q.blocks.size();
-    }
-    RC_ASSERT(used.size() == claims);
-    RC_ASSERT(slots.size() == sequences.size());
-    RC_ASSERT(pool.free_blocks() + static_cast<int64_t>(claims) == blocks);
+TEST(CachePool, ABudgetHasRoomForItsTokensHoweverTheyAreSpread) {
+  const CacheBudget budget{.tokens = 100, .sequences = 3, .slots_per_sequence = 4, .snapshots = 2};
+  EXPECT_EQ(budget.size().slots, 14);
+  for (int64_t first = 1; first <= 98; ++first) {
+    const int64_t second = (100 - first) / 2;
+    const int64_t third = 100 - first - second;
+    EXPECT_LE(
+        CacheBudget::PagesFor(first) + CacheBudget::PagesFor(second) + CacheBudget::PagesFor(third),
+        budget.size().pages);
   }
-  for (auto& [key, q] : sequences) pool.Release(&q);
-  RC_ASSERT(pool.free_blocks() == blocks);
-  RC_ASSERT(pool.free_slots() == 4);
+}
+
+TEST(CachePool, MoreThanThereIsIsRefused) {
+  const auto pool = CachePool::Create(kShape, {.pages = int64_t{1} << 50, .slots = 1});
+  EXPECT_EQ(pool.status().code(), StatusCode::kResourceExhausted);
+}
+
+// Laws: a number is given to one owner; a page is free again when its last owner has dropped it;
+// what is taken and what is free add up.
+RC_GTEST_PROP(CacheAccount, OwnersAndFreeNumbersAddUp, ()) {
+  CacheAccount account({.pages = 6, .slots = 4});
+  std::map<int32_t, int> pages;
+  std::vector<int32_t> slots;
+  for (int i = 0; i < 60; ++i) {
+    switch (*rc::gen::inRange(0, 5)) {
+      case 0: {
+        const int32_t page = account.TakePage();
+        RC_ASSERT((page < 0) == (pages.size() == 6));
+        if (page >= 0) RC_ASSERT(pages.emplace(page, 1).second);
+        break;
+      }
+      case 1:
+        if (pages.empty()) break;
+        account.SharePage(pages.begin()->first);
+        ++pages.begin()->second;
+        break;
+      case 2:
+        if (pages.empty()) break;
+        account.DropPage(pages.rbegin()->first);
+        if (--pages.rbegin()->second == 0) pages.erase(std::prev(pages.end()));
+        break;
+      case 3: {
+        const int32_t slot = account.TakeSlot();
+        RC_ASSERT((slot < 0) == (slots.size() == 4));
+        if (slot >= 0) {
+          RC_ASSERT(std::find(slots.begin(), slots.end(), slot) == slots.end());
+          slots.push_back(slot);
+        }
+        break;
+      }
+      default:
+        if (slots.empty()) break;
+        account.DropSlot(slots.front());
+        slots.erase(slots.begin());
+    }
+    RC_ASSERT(account.free_pages() == 6 - static_cast<int64_t>(pages.size()));
+    RC_ASSERT(account.free_slots() == 4 - static_cast<int64_t>(slots.size()));
+    for (const auto& [page, owners] : pages) RC_ASSERT(account.owners(page) == owners);
+  }
 }
 
 }  // namespace
