@@ -110,12 +110,15 @@ Status RunEval(const Invocation& invocation) {
   int64_t done = 0;
   int64_t right = 0;
   int64_t tokens = 0;
+  RequestStats total;
   SB_RETURN_IF_ERROR(model->Generate(
       requests, parallel, [](size_t, std::string_view) {},
       [&](size_t i, const TextResult& result) {
         const std::optional<double> answer = LastNumber(result.text);
         right += answer && std::abs(*answer - problems[i].answer) < 1e-6;
         tokens += result.new_tokens;
+        total.decode_steps += result.stats.decode_steps;
+        total.decode_tokens += result.stats.decode_tokens;
         ++done;
         progress.Update(done, fmt::format("accuracy {:.3f}",
                                           static_cast<double>(right) / static_cast<double>(done)));
@@ -131,11 +134,11 @@ Status RunEval(const Invocation& invocation) {
                             {"tokens", tokens},
                             {"seconds", took.count()},
                             {"tokens_per_second", speed},
-                            {"accept_length", 1.0}}
+                            {"accept_length", total.accept_length()}}
                            .dump());
   } else {
     fmt::print("accuracy {:.3f} ({} of {}) | {:.0f} tok/s | accept {:.2f}\n", accuracy, right, done,
-               speed, 1.0);
+               speed, total.accept_length());
   }
   return OkStatus();
 }

@@ -164,11 +164,6 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
     notes->push_back("--cuda-graph-max-bs changes nothing: the CPU device captures no graphs");
     limits.captured_requests = 0;
   }
-  if (limits.draft_tokens > 0) {
-    return Refused({.what = "generation does not speculate yet",
-                    .where = "--speculative-algorithm " + flags.Text("speculative-algorithm"),
-                    .remedy = "leave it out; plan shows the layout of the verify phase"});
-  }
   options.threads = static_cast<int>(flags.Int("threads"));
   if (options.threads == 0)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

@@ -105,10 +105,10 @@ Result<Texts> GreedyTexts(Engine& engine, const std::vector<std::vector<TokenId>
   }
   Texts texts;
   while (!generator.idle()) {
-    SB_RETURN_IF_ERROR(
-        generator.Step([&](int64_t id, std::optional<TokenId> token, std::optional<FinishReason>) {
-          if (token) texts[id].push_back(*token);
-        }));
+    SB_RETURN_IF_ERROR(generator.Step([&](const Generated& g) {
+      for (const SampledToken& t : g.tokens) texts[g.request].push_back(t.token);
+      return true;
+    }));
   }
   return texts;
 }

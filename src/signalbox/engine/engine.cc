@@ -81,7 +81,13 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
     setup.budget.tokens =
         std::min<int64_t>(setup.budget.sequences * config_.facts.max_position, 16384);
   }
+  drafts_ = options.layout.limits.draft_tokens;
+  setup.budget.slots_per_sequence = 1 + drafts_;
+  if (setup.budget.snapshots == 0) setup.budget.snapshots = setup.budget.sequences;
   budget_ = setup.budget;
+  const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);
+  accounts_.assign(static_cast<size_t>(parts), CacheAccount(budget_.size()));
+  named_ = std::make_unique<SequenceTable>(accounts_);
   prefill_chunk_ = options.layout.limits.chunked_prefill_size;
   if (prefill_chunk_ == 0) prefill_chunk_ = kUsualPrefillChunk;
   if (options.processes != nullptr && options.processes->size() != ranks) {
@@ -115,6 +121,21 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
     SB_ASSIGN_OR_RETURN(team_, RankTeam::StartThreads(ranks, make));
   }
   return OkStatus();
+}
+
+Result<StepOutput> Engine::Run(const StepBatch& batch, const RunOptions& options) {
+  SB_ASSIGN_OR_RETURN(StepCommand step, named_->Place(batch));
+  step.trace = options.trace;
+  step.layers = options.layers;
+  Result<StepOutput> output = Execute(step);
+  if (output.ok()) named_->Advance(batch);
+  return output;
+}
+
+Result<StepOutput> Engine::RunDraft(const std::vector<DraftStep>& steps, bool trace) {
+  SB_ASSIGN_OR_RETURN(StepCommand step, named_->Place(steps));
+  step.trace = trace;
+  return Execute(step);
 }
 
 }  // namespace signalbox

@@ -7,7 +7,8 @@
 // work.
 //
 //   SB_ASSIGN_OR_RETURN(auto engine, Engine::Load("models/tiny", {.threads = 2}));
-//   SB_ASSIGN_OR_RETURN(StepOutput out, engine->Run(batch));
+//   SB_ASSIGN_OR_RETURN(StepOutput out, engine->Run({.sequences = {{.sequence = 7, .tokens =
+//   ids}}}));
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "signalbox/base/status.h"
 #include "signalbox/engine/rank_runner.h"
 #include "signalbox/engine/rank_team.h"
+#include "signalbox/engine/sequence_table.h"
 #include "signalbox/model/config.h"
 #include "signalbox/model/layout_facts.h"
 #include "signalbox/plan/faults.h"
@@ -50,7 +52,9 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
 struct EngineOptions {
   Device device = Device::kCpu;
   int threads = 1;  // of all ranks together
-  // Per attention group. Zero: room for 4 sequences of the model's context, at most 16,384 tokens.
+  // Of each part. Zero: room for 4 sequences of the model's context, at most 16,384 tokens. Slots
+  // for roll-back follow from the layout's drafts; without a number, as many snapshots as
+  // sequences.
   CacheBudget budget;
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
@@ -78,14 +82,20 @@ class Engine {
   bool leads() const { return team_ == nullptr || team_->leads(); }
   Status Follow() { return team_->Follow(); }
 
-  Result<StepOutput> Run(const StepBatch& batch) { return Execute({.batch = batch}); }
-  Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps) {
-    return Execute({.kind = StepCommand::Kind::kDraft, .drafts = steps});
-  }
-  // Any command of a step, with what Run() and RunDraft() do not ask for.
+  // One step; the caller has accounts() to say which pages and slots it may name.
   Result<StepOutput> Execute(const StepCommand& command) {
     return team_ == nullptr ? alone_->Execute(command) : team_->Execute(command);
   }
+  // Steps of sequences by name, with pages and slots found for them.
+  struct RunOptions {
+    bool trace = false;
+    int64_t layers = 0;
+  };
+  Result<StepOutput> Run(const StepBatch& batch) { return Run(batch, {}); }
+  Result<StepOutput> Run(const StepBatch& batch, const RunOptions& options);
+  Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps, bool trace = false);
+  // Tokens that the draft layer guesses for a sequence in a step, as planned; 0: it is not used.
+  int64_t drafts() const { return drafts_; }
   bool has_draft() const { return ranks_.front()->has_draft(); }
 
   const ModelConfig& config() const { return config_; }
@@ -93,8 +103,10 @@ class Engine {
   const PlannedModel& planned() const { return planned_; }
   // What EngineOptions::fault has made of the layout.
   const std::optional<FaultyLayout>& faulty() const { return faulty_; }
-  // Of an attention group.
+  // Of each part.
   const CacheBudget& budget() const { return budget_; }
+  // Who has what of the cache, by part.
+  std::vector<CacheAccount>& accounts() { return accounts_; }
   // Most tokens of a step that has prompt tokens.
   int64_t prefill_chunk() const { return prefill_chunk_; }
   // The ranks in this process, in order.
@@ -111,7 +123,10 @@ class Engine {
   PlannedModel planned_;
   std::optional<FaultyLayout> faulty_;
   CacheBudget budget_;
+  std::vector<CacheAccount> accounts_;
+  std::unique_ptr<SequenceTable> named_;
   int64_t prefill_chunk_ = 0;
+  int64_t drafts_ = 0;
   std::unique_ptr<RankRunner> alone_;  // one rank that exchanges nothing needs no team
   std::vector<RankRunner*> ranks_;
   std::unique_ptr<RankTeam> team_;

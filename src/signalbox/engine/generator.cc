@@ -12,7 +12,44 @@ bool Contains(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
+bool HasState(const ModelFacts& facts) {
+  return std::any_of(facts.layers.begin(), facts.layers.end(),
+                     [](const LayerFacts& layer) { return !layer.is_attention(); });
+}
+
+int64_t DraftsOf(const Engine& engine, const GeneratorOptions& options) {
+  return options.speculate ? engine.drafts() : 0;
+}
+
+SchedulerOptions SchedulerOptionsOf(const Engine& engine, const GeneratorOptions& options) {
+  return {
+      .max_position = engine.config().facts.max_position,
+      .parallel = options.parallel,
+      .prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : engine.prefill_chunk(),
+      .drafts = DraftsOf(engine, options),
+      .has_state = HasState(engine.config().facts),
+      .prefix_cache = options.prefix_cache};
+}
+
+int64_t RowsOf(const Window& w) {
+  return w.logits == LogitRows::kNone ? 0 : w.logits == LogitRows::kLast ? 1 : std::ssize(w.tokens);
+}
+
 }  // namespace
+
+std::string_view ToString(FinishReason reason) {
+  static constexpr std::string_view kNames[] = {"stop", "length", "cancelled", "failed"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+Generator::Generator(Engine& engine, const GeneratorOptions& options)
+    : engine_(engine),
+      options_(options),
+      drafts_(DraftsOf(engine, options)),
+      scheduler_(engine.accounts(), SchedulerOptionsOf(engine, options)) {
+  stats_.drafted.assign(static_cast<size_t>(drafts_), 0);
+  stats_.accepted.assign(static_cast<size_t>(drafts_), 0);
+}
 
 int64_t Generator::usable_vocab() const {
   const int64_t vocab = engine_.config().facts.vocab;
@@ -20,103 +57,200 @@ int64_t Generator::usable_vocab() const {
 }
 
 Result<int64_t> Generator::Submit(GenerationRequest request) {
-  if (request.prompt.empty()) {
-    return InvalidArgument({.what = "empty prompt", .expected = "at least one token"});
+  const int64_t vocab = engine_.config().facts.vocab;
+  for (TokenId id : request.prompt) {
+    if (id >= 0 && id < vocab) continue;
+    return InvalidArgument({.what = "token id outside the vocabulary",
+                            .where = "prompt",
+                            .found = fmt::format("{}", id),
+                            .expected = fmt::format("an id in [0, {})", vocab)});
   }
-  const int64_t context = engine_.config().facts.max_position;
-  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  if (prompt >= context) {
-    return InvalidArgument({.what = "prompt does not fit the model's context",
-                            .found = fmt::format("{} tokens", prompt),
-                            .expected = fmt::format("fewer than {}", context)});
-  }
-  request.max_new_tokens = std::min(request.max_new_tokens, context - prompt);
-  if (request.min_new_tokens > request.max_new_tokens) {
+  SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab()));
+  const int64_t most = std::min(request.max_new_tokens,
+                                engine_.config().facts.max_position - std::ssize(request.prompt));
+  if (request.min_new_tokens > std::max<int64_t>(most, 0)) {
     return InvalidArgument({.what = "more new tokens asked for than there can be",
                             .where = "min_new_tokens",
                             .found = fmt::format("{}", request.min_new_tokens),
-                            .expected = fmt::format("at most {}", request.max_new_tokens)});
+                            .expected = fmt::format("at most {}", std::max<int64_t>(most, 0))});
   }
-  SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab()));
   if (request.ignore_eos) {
     std::erase_if(request.stop_ids,
                   [&](TokenId id) { return Contains(engine_.config().stop_ids, id); });
   }
-  waiting_.push_back({.id = next_id_, .request = std::move(request)});
-  return next_id_++;
+  return scheduler_.Submit(std::move(request));
 }
 
-// Names count from zero in every generator: nothing may be left under them.
-Generator::~Generator() {
-  StepBatch batch{.release = finished_};
-  for (const Running& r : running_) batch.release.push_back(r.id);
-  if (!batch.release.empty()) (void)engine_.Run(batch);
+GeneratorStats Generator::stats() const {
+  GeneratorStats stats = stats_;
+  stats.scheduler = scheduler_.stats();
+  return stats;
 }
 
-StepBatch Generator::NextBatch() {
-  StepBatch batch;
-  batch.release = std::exchange(finished_, {});
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.parallel) {
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+Status Generator::Step(const OnTokens& on_tokens) {
+  for (int64_t id : std::exchange(cancelled_, {})) {
+    const auto s = scheduler_.Remove(id);
+    if (s == nullptr) continue;
+    on_tokens({.request = id, .finish = FinishReason::kCancelled, .stats = s->stats});
   }
-  const auto left_of = [](const Running& r) {
-    return static_cast<int64_t>(r.request.prompt.size()) - r.fed;
-  };
-  // Tokens of running requests count as well: the layout was planned for so many rows in a step.
-  int64_t room = options_.prefill_chunk > 0 ? options_.prefill_chunk : engine_.prefill_chunk();
-  for (const Running& r : running_) room -= left_of(r) == 0 ? 1 : 0;
-  for (Running& r : running_) {
-    const int64_t left = left_of(r);
-    SequenceStep step{.sequence = r.id};
-    if (left == 0) {
-      step.tokens = {r.generated.back()};
-    } else if (room > 0) {
-      const int64_t take = std::min(left, room);
-      const auto begin = r.request.prompt.begin() + r.fed;
-      step.tokens.assign(begin, begin + take);
-      step.logits = take == left ? LogitRows::kLast : LogitRows::kNone;
-      r.fed += take;
-      room -= take;
-    } else {
-      continue;
-    }
-    batch.sequences.push_back(std::move(step));
-  }
-  return batch;
-}
-
-Status Generator::Step(const OnToken& on_token, const OnSample& on_sample) {
-  const StepBatch batch = NextBatch();
-  SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Run(batch));
+  ScheduledStep step = scheduler_.Next();
+  if (step.sequences.empty()) return OkStatus();
+  step.command.keep_hidden = drafts_ > 0;
+  SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Execute(step.command));
   const int64_t vocab = engine_.config().facts.vocab;
-  int64_t row = 0;
-  for (const SequenceStep& step : batch.sequences) {
-    if (step.logits == LogitRows::kNone) continue;
-    const auto r = std::find_if(running_.begin(), running_.end(),
-                                [&](const Running& x) { return x.id == step.sequence; });
-    const GenerationRequest& request = r->request;
-    SampleInput input{
-        .logits = {output.logits.data() + row++ * vocab, static_cast<size_t>(usable_vocab())},
-        .prompt = request.prompt,
-        .generated = r->generated};
-    if (std::ssize(r->generated) < request.min_new_tokens) input.banned = request.stop_ids;
-    const Result<SampledToken> sampled = Sample(request.sampling, input);
-    if (!sampled.ok()) return sampled.status().At(fmt::format("request {}", r->id));
-    if (on_sample) on_sample(r->id, *sampled);
-    const TokenId token = sampled->token;
-    r->generated.push_back(token);
-    std::optional<FinishReason> finish;
-    if (Contains(request.stop_ids, token)) {
-      finish = FinishReason::kStop;
-    } else {
-      if (std::ssize(r->generated) >= request.max_new_tokens) finish = FinishReason::kLength;
-      on_token(r->id, token, std::nullopt);
+  std::span<const float> left = output.logits;
+  std::vector<Drafting> drafting;
+  int64_t place = 0;
+  for (size_t i = 0; i < step.sequences.size(); ++i) {
+    const Window& window = step.command.windows[i];
+    const size_t floats = static_cast<size_t>(RowsOf(window) * vocab);
+    Sequence& sequence = *step.sequences[i];
+    const bool goes_on = Take(window, sequence, left.first(floats), on_tokens);
+    left = left.subspan(floats);
+    if (goes_on) drafting.push_back({&sequence, window.past, place});
+    place += std::ssize(window.tokens);
+  }
+  return drafts_ > 0 ? Draft(std::move(drafting)) : OkStatus();
+}
+
+Result<SampledToken> Generator::SampleNext(const Sequence& s, std::span<const float> row) {
+  const GenerationRequest& request = s.request;
+  SampleInput input{.logits = row.first(static_cast<size_t>(usable_vocab())),
+                    .prompt = request.prompt,
+                    .generated = s.generated_ids()};
+  if (s.generated() < request.min_new_tokens) input.banned = request.stop_ids;
+  std::vector<uint32_t> mask;
+  if (request.constraint) {
+    mask.resize((input.logits.size() + 31) / 32);
+    request.constraint->Allowed(mask);
+    input.allowed = mask;
+  }
+  SB_ASSIGN_OR_RETURN(SampledToken sampled, Sample(request.sampling, input));
+  if (request.constraint) SB_RETURN_IF_ERROR(request.constraint->Accept(sampled.token));
+  return sampled;
+}
+
+// Row i of the window is about token past + i + 1.
+std::vector<SampledToken> Generator::PromptLogprobs(const Window& window, const Sequence& s,
+                                                    std::span<const float> logits) const {
+  std::vector<SampledToken> found;
+  if (window.logits != LogitRows::kAll || s.request.prompt_logprobs < 0) return found;
+  const int64_t vocab = engine_.config().facts.vocab;
+  const int64_t end =
+      std::min(window.past + std::ssize(window.tokens), std::ssize(s.request.prompt) - 1);
+  for (int64_t p = window.past; p < end; ++p) {
+    const auto row =
+        logits.subspan(static_cast<size_t>((p - window.past) * vocab), static_cast<size_t>(vocab));
+    found.push_back(
+        LogprobOf(row, s.request.prompt[static_cast<size_t>(p + 1)], s.request.prompt_logprobs));
+  }
+  return found;
+}
+
+bool Generator::Take(const Window& window, Sequence& s, std::span<const float> logits,
+                     const OnTokens& on_tokens) {
+  const int64_t vocab = engine_.config().facts.vocab;
+  const bool decodes = s.decodes() && s.generated() > 0;
+  const int64_t drafted = std::ssize(s.drafts);
+  const std::vector<SampledToken> prompt = PromptLogprobs(window, s, logits);
+  std::vector<SampledToken> tokens;
+  Generated got{.request = s.id, .prompt = prompt};
+  int64_t sampled = 0;
+  if (s.pending() + drafted == std::ssize(window.tokens)) {
+    // The rows of the last token and the drafts come last.
+    std::span<const float> rows = logits.last(static_cast<size_t>((drafted + 1) * vocab));
+    for (int64_t i = 0; i <= drafted && !got.finish; ++i) {
+      const Result<SampledToken> next =
+          SampleNext(s, rows.subspan(static_cast<size_t>(i * vocab), static_cast<size_t>(vocab)));
+      if (!next.ok()) {
+        got.finish = FinishReason::kFailed;
+        got.status = next.status();
+        break;
+      }
+      s.ids.push_back(next->token);
+      ++sampled;
+      if (Contains(s.request.stop_ids, next->token)) {
+        got.finish = FinishReason::kStop;
+        got.stop_id = next->token;
+        break;
+      }
+      tokens.push_back(*next);
+      if (s.generated() >= s.request.max_new_tokens) got.finish = FinishReason::kLength;
+      const bool accepted = i < drafted && next->token == s.drafts[static_cast<size_t>(i)];
+      if (i < drafted) ++stats_.drafted[static_cast<size_t>(i)];
+      if (!accepted) break;
+      ++stats_.accepted[static_cast<size_t>(i)];
+      ++s.stats.accepted_tokens;
     }
-    if (!finish) continue;
-    on_token(r->id, std::nullopt, finish);
-    finished_.push_back(r->id);
-    running_.erase(r);
+    s.stats.drafted_tokens += drafted;
+    s.stats.new_tokens += std::ssize(tokens);
+    stats_.new_tokens += std::ssize(tokens);
+    if (decodes) {
+      ++s.stats.decode_steps;
+      s.stats.decode_tokens += sampled;
+      ++stats_.decode_steps;
+      stats_.decode_tokens += sampled;
+    }
+  }
+  if (got.finish != FinishReason::kFailed) scheduler_.Advance(window, s, sampled);
+  got.tokens = tokens;
+  got.stats = s.stats;
+  const bool quiet = tokens.empty() && prompt.empty() && !got.finish;
+  const bool enough = !quiet && !on_tokens(got);
+  if (!got.finish && !enough) return true;
+  // What a request left behind whose logits are not numbers is of use to nobody.
+  scheduler_.Remove(s.id, /*keep=*/got.finish != FinishReason::kFailed);
+  return false;
+}
+
+// The draft layer takes, at each position of the step's windows, the hidden row of that position
+// and the token behind it. For those that decode, its last row is the first guess; each further one
+// follows from the guess before, in a step of its own.
+Status Generator::Draft(std::vector<Drafting> windows) {
+  StepCommand step{.kind = StepCommand::Kind::kDraft, .phase = Phase::kDecode};
+  std::vector<Sequence*> guessing;
+  int64_t place = 0;
+  std::vector<int64_t> rows;  // the last row of each that is guessing
+  for (const Drafting& d : windows) {
+    const Sequence& s = *d.sequence;
+    const bool guesses = s.decodes() && scheduler_.DraftsWanted(s) > 0;
+    if (s.decodes() && !guesses) continue;  // it will never ask again
+    Window w{.part = s.part, .past = d.past, .pages = s.pages, .hidden = d.place};
+    w.tokens.assign(s.ids.begin() + d.past + 1, s.ids.begin() + s.length + 1);
+    w.logits = guesses ? LogitRows::kLast : LogitRows::kNone;
+    const int64_t count = std::ssize(w.tokens);
+    if (count > drafts_ + 1) step.phase = Phase::kPrefill;
+    if (count > 1 && step.phase == Phase::kDecode) step.phase = Phase::kVerify;
+    place += count;
+    if (guesses) {
+      guessing.push_back(d.sequence);
+      rows.push_back(place - 1);
+    }
+    step.windows.push_back(std::move(w));
+  }
+  for (int64_t guess = 0; !step.windows.empty(); ++guess) {
+    SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Execute(step));
+    step.windows.clear();
+    step.phase = Phase::kDecode;
+    std::vector<Sequence*> more;
+    std::vector<int64_t> next_rows;
+    for (size_t i = 0; i < guessing.size(); ++i) {
+      Sequence& s = *guessing[i];
+      const size_t vocab = static_cast<size_t>(engine_.config().facts.vocab);
+      s.drafts.push_back(ArgMax(std::span(output.logits)
+                                    .subspan(i * vocab, vocab)
+                                    .first(static_cast<size_t>(usable_vocab()))));
+      if (std::ssize(s.drafts) >= scheduler_.DraftsWanted(s)) continue;
+      step.windows.push_back({.part = s.part,
+                              .past = s.length + guess,
+                              .tokens = {s.drafts.back()},
+                              .pages = s.pages,
+                              .hidden = rows[i]});
+      next_rows.push_back(std::ssize(more));
+      more.push_back(&s);
+    }
+    guessing = std::move(more);
+    rows = std::move(next_rows);
   }
   return OkStatus();
 }

@@ -1,38 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Generator: runs many requests through an Engine, up to `parallel` at a time. Each step feeds
-// waiting prompts in chunks and the last token of everything that is decoding, in one batch.
-// Prompts wait while the chunk is full of requests that are decoding.
+// Generator: runs many requests through an Engine. A step computes what the scheduler chose,
+// samples, and tells every request what it got; then the draft layer guesses for the next one.
+//
+// One thread at a time. Errors: kInvalidArgument for a request that can never run; a request whose
+// logits are not finite ends alone. Any other error is the engine's: no step may follow.
 //
 //   Generator generator(*engine, {.parallel = 16});
-//   generator.Submit({.prompt = ids, .max_new_tokens = 64, .stop_ids = stops});
-//   while (!generator.idle()) SB_RETURN_IF_ERROR(generator.Step(on_token));
+//   SB_ASSIGN_OR_RETURN(int64_t id, generator.Submit({.prompt = ids, .stop_ids = stops}));
+//   while (!generator.idle()) SB_RETURN_IF_ERROR(generator.Step(on_tokens));
 #pragma once
 
-#include <deque>
 #include <functional>
-#include <optional>
 #include <vector>
 
-#include "signalbox/base/ids.h"
 #include "signalbox/base/status.h"
 #include "signalbox/engine/engine.h"
-#include "signalbox/engine/sampler.h"
+#include "signalbox/engine/request.h"
+#include "signalbox/engine/scheduler.h"
 
 namespace signalbox {
-
-struct GenerationRequest {
-  std::vector<TokenId> prompt;  // not empty
-  int64_t max_new_tokens = 256;
-  SamplingParams sampling;
-  std::vector<TokenId> stop_ids;
-  int64_t min_new_tokens = 0;  // before so many, no stop id is sampled
-  // The model's own end tokens do not end this request, even where stop_ids has them: they are
-  // tokens like others. Other stop ids do.
-  bool ignore_eos = false;
-};
-
-enum class FinishReason : uint8_t { kStop, kLength };
 
 struct GeneratorOptions {
   int64_t parallel = 1;
@@ -40,45 +27,59 @@ struct GeneratorOptions {
   int64_t prefill_chunk = 0;
   // Ids from here on have no text and are never sampled; 0: the whole vocabulary is usable.
   int64_t usable_vocab = 0;
+  bool prefix_cache = true;
+  bool speculate = true;  // where the engine was planned for drafts
+};
+
+struct GeneratorStats {
+  SchedulerStats scheduler;
+  int64_t new_tokens = 0;
+  int64_t decode_steps = 0;  // of requests, as in RequestStats
+  int64_t decode_tokens = 0;
+  std::vector<int64_t> drafted;  // by position behind the last token
+  std::vector<int64_t> accepted;
 };
 
 class Generator {
  public:
-  // Called for every sampled token but a stop id, and with no token when a request ends.
-  using OnToken = std::function<void(int64_t request, std::optional<TokenId> token,
-                                     std::optional<FinishReason> finish)>;
-  // Called for every sampled token, stop ids too, before OnToken: with its log-probabilities.
-  using OnSample = std::function<void(int64_t request, const SampledToken& sampled)>;
+  // Called for every request that got something, in order of the requests in the step. False: it
+  // had enough, and the request ends without another call.
+  using OnTokens = std::function<bool(const Generated& generated)>;
 
-  Generator(Engine& engine, const GeneratorOptions& options) : engine_(engine), options_(options) {}
-  // Releases what is still running.
-  ~Generator();
-  Generator(const Generator&) = delete;
-  Generator& operator=(const Generator&) = delete;
+  Generator(Engine& engine, const GeneratorOptions& options);
 
-  // kInvalidArgument for what can never run: an empty prompt, more tokens than the context holds,
-  // sampling parameters out of range.
   Result<int64_t> Submit(GenerationRequest request);
-  // After an error of the engine or of sampling (logits that are not finite) no step may follow.
-  Status Step(const OnToken& on_token, const OnSample& on_sample = nullptr);
-  bool idle() const { return waiting_.empty() && running_.empty(); }
+  // The request is not in the next step, which tells so; nothing happens if it has ended.
+  void Cancel(int64_t request) { cancelled_.push_back(request); }
+  Status Step(const OnTokens& on_tokens);
+  bool idle() const { return scheduler_.idle() && cancelled_.empty(); }
+
+  GeneratorStats stats() const;
+  const Scheduler& scheduler() const { return scheduler_; }
+  Scheduler& scheduler() { return scheduler_; }
 
  private:
-  struct Running {
-    int64_t id;
-    GenerationRequest request;
-    int64_t fed = 0;                 // prompt tokens already in the model
-    std::vector<TokenId> generated;  // the last one is not yet fed
+  // A window of the last step that the draft layer runs as well.
+  struct Drafting {
+    Sequence* sequence;
+    int64_t past;
+    int64_t place;  // of its first row in the step
   };
-  StepBatch NextBatch();
   int64_t usable_vocab() const;
+  // False when the sequence is gone.
+  bool Take(const Window& window, Sequence& sequence, std::span<const float> logits,
+            const OnTokens& on_tokens);
+  Result<SampledToken> SampleNext(const Sequence& sequence, std::span<const float> row);
+  std::vector<SampledToken> PromptLogprobs(const Window& window, const Sequence& sequence,
+                                           std::span<const float> logits) const;
+  Status Draft(std::vector<Drafting> windows);
 
   Engine& engine_;
-  GeneratorOptions options_;
-  int64_t next_id_ = 0;
-  std::deque<Running> waiting_;
-  std::vector<Running> running_;
-  std::vector<int64_t> finished_;  // to be released with the next batch
+  const GeneratorOptions options_;
+  int64_t drafts_ = 0;
+  Scheduler scheduler_;
+  std::vector<int64_t> cancelled_;
+  GeneratorStats stats_;
 };
 
 }  // namespace signalbox

@@ -1,101 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/engine/generator.h"
 
-#include <gtest/gtest.h>
-
-#include <map>
-
-#include "signalbox/engine/reference.h"
+#include "signalbox/engine/run_requests_test.h"
 
 namespace signalbox {
 namespace {
 
-const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
-
 std::unique_ptr<Engine> LoadTiny(const EngineOptions& options) {
-  auto engine = Engine::Load(kTiny, options);
-  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-  return std::move(engine).value();
+  return LoadEngine(kTinyQwen, options);
 }
 
-std::vector<std::vector<TokenId>> Prompts(Engine& engine) {
-  auto sequences =
-      ReadReference(kTiny + "/reference_logits.safetensors", engine.config().facts.vocab);
-  std::vector<std::vector<TokenId>> prompts;
-  for (auto& s : *sequences) {
-    s.ids.resize(s.ids.size() / 2);
-    prompts.push_back(s.ids);
+std::vector<GenerationRequest> Requests(Engine& engine, const SamplingParams& sampling = {}) {
+  std::vector<GenerationRequest> requests;
+  for (const auto& prompt : ReferencePrompts(engine, kTinyQwen)) {
+    requests.push_back({.prompt = prompt,
+                        .max_new_tokens = 12,
+                        .sampling = sampling,
+                        .stop_ids = engine.config().stop_ids});
   }
-  return prompts;
-}
-
-using Texts = std::map<int64_t, std::vector<TokenId>>;
-
-Texts RunAll(Engine& engine, const GeneratorOptions& options, const SamplingParams& sampling = {}) {
-  Generator generator(engine, options);
-  for (const auto& prompt : Prompts(engine)) {
-    auto id = generator.Submit({.prompt = prompt,
-                                .max_new_tokens = 12,
-                                .sampling = sampling,
-                                .stop_ids = engine.config().stop_ids});
-    EXPECT_TRUE(id.ok()) << id.status().ToString();
-  }
-  Texts texts;
-  int finished = 0;
-  while (!generator.idle()) {
-    const Status s = generator.Step(
-        [&](int64_t id, std::optional<TokenId> token, std::optional<FinishReason> finish) {
-          if (token) texts[id].push_back(*token);
-          finished += finish.has_value();
-        });
-    EXPECT_TRUE(s.ok()) << s.ToString();
-    if (!s.ok()) break;
-  }
-  EXPECT_EQ(finished, 8);
-  return texts;
+  return requests;
 }
 
 TEST(Generator, TextDoesNotDependOnBatchMatesOrChunks) {
   auto engine = LoadTiny({.threads = 2, .budget = {.tokens = 4096, .sequences = 8}});
-  const Texts alone = RunAll(*engine, {.parallel = 1});
-  EXPECT_EQ(RunAll(*engine, {.parallel = 8}), alone);
-  EXPECT_EQ(RunAll(*engine, {.parallel = 3, .prefill_chunk = 5}), alone);
-  const SamplingParams sampling{.temperature = 8.f,
-                                .seed = 5,
-                                .top_k = 200,
-                                .top_p = 0.95f,
-                                .repetition_penalty = 1.2f,
-                                .frequency_penalty = 0.5f};
-  const Texts drawn = RunAll(*engine, {.parallel = 1}, sampling);
-  EXPECT_NE(drawn, alone);
-  EXPECT_EQ(RunAll(*engine, {.parallel = 8}, sampling), drawn);
-  EXPECT_EQ(RunAll(*engine, {.parallel = 3, .prefill_chunk = 5}, sampling), drawn);
+  const SamplingParams drawn{.temperature = 8.f,
+                             .seed = 5,
+                             .top_k = 200,
+                             .top_p = 0.95f,
+                             .repetition_penalty = 1.2f,
+                             .frequency_penalty = 0.5f};
+  std::vector<std::vector<TokenId>> greedy;
+  for (const SamplingParams& sampling : {SamplingParams(), drawn}) {
+    const auto requests = Requests(*engine, sampling);
+    const auto alone = TokensOf(RunRequests(*engine, {.parallel = 1}, requests));
+    EXPECT_NE(alone, greedy);
+    EXPECT_EQ(TokensOf(RunRequests(*engine, {.parallel = 8}, requests)), alone);
+    EXPECT_EQ(TokensOf(RunRequests(*engine, {.parallel = 3, .prefill_chunk = 5}, requests)), alone);
+    EXPECT_EQ(TokensOf(RunRequests(*engine, {.parallel = 8, .prefix_cache = false}, requests)),
+              alone);
+    greedy = alone;
+  }
 }
 
-// Tokens of one request, its end, and what was sampled.
-struct Outcome {
-  std::vector<TokenId> tokens;
-  std::vector<SampledToken> sampled;
-  std::optional<FinishReason> finish;
-};
-
 Outcome RunOne(Engine& engine, GenerationRequest request) {
-  request.prompt = Prompts(engine)[0];
-  Generator generator(engine, {});
-  const auto id = generator.Submit(std::move(request));
-  EXPECT_TRUE(id.ok()) << id.status().ToString();
-  Outcome run;
-  while (!generator.idle()) {
-    const Status s = generator.Step(
-        [&](int64_t, std::optional<TokenId> token, std::optional<FinishReason> finish) {
-          if (token) run.tokens.push_back(*token);
-          if (finish) run.finish = finish;
-        },
-        [&](int64_t, const SampledToken& sampled) { run.sampled.push_back(sampled); });
-    EXPECT_TRUE(s.ok()) << s.ToString();
-    if (!s.ok()) break;
-  }
-  return run;
+  request.prompt = ReferencePrompts(engine, kTinyQwen)[0];
+  return RunRequests(engine, {}, {request})[0];
 }
 
 TEST(Generator, NoStopIdBeforeTheLeastNumberOfTokens) {
@@ -105,7 +54,7 @@ TEST(Generator, NoStopIdBeforeTheLeastNumberOfTokens) {
   const std::vector<TokenId> stops = {free.tokens[0]};
   const Outcome stopped = RunOne(*engine, {.max_new_tokens = 6, .stop_ids = stops});
   EXPECT_TRUE(stopped.tokens.empty());
-  EXPECT_EQ(stopped.sampled.size(), 1u);
+  EXPECT_EQ(stopped.stop_id, stops[0]);
   EXPECT_EQ(stopped.finish, FinishReason::kStop);
   for (const int64_t least : {1, 4, 6}) {
     const Outcome run =
@@ -157,12 +106,106 @@ TEST(Generator, LogprobsComeWithEverySampledToken) {
   }
 }
 
+TEST(Generator, LogprobsOfThePromptAreThoseOfItsLogits) {
+  auto engine = LoadTiny({.threads = 1});
+  const std::vector<TokenId> ids = ReferencePrompts(*engine, kTinyQwen)[0];
+  const std::vector<float> logits = *AllLogits(*engine, ids, 64);
+  // The second one would hit the prefix cache; it is computed whole all the same.
+  const GenerationRequest plain{.prompt = ids, .max_new_tokens = 1};
+  GenerationRequest asking = plain;
+  asking.prompt_logprobs = 2;
+  const auto runs = RunRequests(*engine, {.prefill_chunk = 7}, {plain, asking});
+  EXPECT_TRUE(runs[0].prompt.empty());
+  ASSERT_EQ(runs[1].prompt.size(), ids.size() - 1);
+  EXPECT_EQ(runs[1].stats.cached_tokens, 0);
+  const size_t vocab = static_cast<size_t>(engine->config().facts.vocab);
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    const SampledToken want = LogprobOf(std::span(logits).subspan(i * vocab, vocab), ids[i + 1], 2);
+    EXPECT_EQ(runs[1].prompt[i].token, ids[i + 1]);
+    EXPECT_EQ(runs[1].prompt[i].logprob, want.logprob);
+    ASSERT_EQ(runs[1].prompt[i].top.size(), 2u);
+    EXPECT_EQ(runs[1].prompt[i].top[1].token, want.top[1].token);
+  }
+}
+
 TEST(Generator, EverythingIsGivenBack) {
   auto engine = LoadTiny({.threads = 1, .budget = {.tokens = 1024, .sequences = 3}});
-  const int64_t blocks = engine->runner().cache().free_blocks();
-  RunAll(*engine, {.parallel = 3});
-  EXPECT_EQ(engine->runner().cache().free_blocks(), blocks);
-  EXPECT_EQ(engine->runner().cache().free_slots(), 3);
+  RunRequests(*engine, {.parallel = 3}, Requests(*engine));
+  ExpectAllFree(*engine);
+}
+
+TEST(Generator, ACancelledRequestIsNotInTheNextStep) {
+  auto engine = LoadTiny({.threads = 1});
+  Generator generator(*engine, {.parallel = 2, .prefix_cache = false});
+  const auto requests = Requests(*engine);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(generator.Submit(requests[0]).ok());
+  Outcomes outcomes;
+  const auto on_tokens = [&](const Generated& g) {
+    outcomes[g.request].Add(g);
+    return true;
+  };
+  ASSERT_TRUE(generator.Step(on_tokens).ok());
+  ASSERT_EQ(outcomes[0].tokens.size(), 1u);
+  generator.Cancel(0);  // running
+  generator.Cancel(2);  // waiting
+  generator.Cancel(7);  // nobody
+  ASSERT_TRUE(generator.Step(on_tokens).ok());
+  EXPECT_EQ(outcomes[0].tokens.size(), 1u);
+  EXPECT_EQ(outcomes[0].finish, FinishReason::kCancelled);
+  EXPECT_EQ(outcomes[2].finish, FinishReason::kCancelled);
+  EXPECT_EQ(outcomes[1].tokens.size(), 2u);
+  // And of the pages, only the other one's are left.
+  EXPECT_EQ(engine->accounts()[0].size().pages - engine->accounts()[0].free_pages(),
+            CacheBudget::PagesFor(std::ssize(requests[0].prompt) + 2));
+}
+
+TEST(Generator, ACallerWhoHadEnoughEndsItsRequest) {
+  auto engine = LoadTiny({.threads = 1});
+  Generator generator(*engine, {.parallel = 2});
+  const auto requests = Requests(*engine);
+  ASSERT_TRUE(generator.Submit(requests[0]).ok());
+  ASSERT_TRUE(generator.Submit(requests[1]).ok());
+  std::map<int64_t, int> calls;
+  while (!generator.idle()) {
+    ASSERT_TRUE(
+        generator.Step([&](const Generated& g) { return ++calls[g.request] < 3 || g.request == 1; })
+            .ok());
+  }
+  EXPECT_EQ(calls[0], 3);
+  EXPECT_GT(calls[1], 3);
+}
+
+// A constraint that says one thing and then forbids everything.
+class Dictation final : public TokenConstraint {
+ public:
+  explicit Dictation(std::vector<TokenId> text) : text_(std::move(text)) {}
+  void Allowed(std::span<uint32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), 0u);
+    if (at_ == text_.size()) return;
+    const size_t id = static_cast<size_t>(text_[at_]);
+    mask[id / 32] = 1u << id % 32;
+  }
+  Status Accept(TokenId token) override {
+    if (at_ < text_.size() && token == text_[at_++]) return OkStatus();
+    return InvalidArgument({.what = "not dictated"});
+  }
+
+ private:
+  std::vector<TokenId> text_;
+  size_t at_ = 0;
+};
+
+TEST(Generator, AConstraintDecidesAndAFailedRequestEndsAlone) {
+  auto engine = LoadTiny({.threads = 1});
+  auto requests = Requests(*engine);
+  const auto free = RunRequests(*engine, {.parallel = 2}, {requests[0], requests[1]});
+  requests[0].constraint = std::make_shared<Dictation>(std::vector<TokenId>{5, 40, 31, 7});
+  const auto runs = RunRequests(*engine, {.parallel = 2}, {requests[0], requests[1]});
+  EXPECT_EQ(runs[0].tokens, (std::vector<TokenId>{5, 40, 31, 7}));
+  EXPECT_EQ(runs[0].finish, FinishReason::kFailed);
+  EXPECT_EQ(runs[0].status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(runs[1].tokens, free[1].tokens);
+  ExpectAllFree(*engine);
 }
 
 TEST(Generator, RefusesWhatCannotRun) {
@@ -183,9 +226,10 @@ TEST(Generator, RefusesWhatCannotRun) {
             StatusCode::kInvalidArgument);
 }
 
-TEST(Generator, MoreSequencesThanSlotsIsAnErrorNotACrash) {
-  auto engine = LoadTiny({.threads = 1, .budget = {.tokens = 64, .sequences = 1}});
+TEST(Engine, MoreSequencesThanSlotsIsAnErrorNotACrash) {
+  auto engine = LoadTiny({.threads = 1, .budget = {.tokens = 64, .sequences = 1, .snapshots = 1}});
   ASSERT_TRUE(engine->Run({.sequences = {{.sequence = 1, .tokens = {1, 2}}}}).ok());
+  ASSERT_TRUE(engine->Run({.sequences = {{.sequence = 3, .tokens = {1, 2}}}}).ok());
   EXPECT_EQ(engine->Run({.sequences = {{.sequence = 2, .tokens = {1, 2}}}}).status().code(),
             StatusCode::kResourceExhausted);
   EXPECT_TRUE(engine->Run({.release = {1}, .sequences = {{.sequence = 2, .tokens = {1, 2}}}}).ok());

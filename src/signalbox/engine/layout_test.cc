@@ -50,15 +50,15 @@ std::string NameOf(const LayoutCase& c) {
          (c.contract == nullptr ? "none" : ContractId(*c.contract));
 }
 
-struct Outcome {
+struct LayoutOutcome {
   std::vector<float> logits;                      // of one prompt and two decode steps
   std::map<int64_t, std::vector<TokenId>> texts;  // greedy, three requests at a time
 };
 
-Outcome RunLayout(const Model& model, Engine& engine) {
+LayoutOutcome RunLayout(const Model& model, Engine& engine) {
   const auto sequences =
       *ReadReference(model.dir() + "/" + model.reference, engine.config().facts.vocab);
-  Outcome outcome;
+  LayoutOutcome outcome;
   // A prompt beside one token of another sequence, then single tokens: rows that do not divide,
   // idle ranks.
   const std::vector<TokenId> prompt(sequences[0].ids.begin(), sequences[0].ids.begin() + 37);
@@ -79,10 +79,10 @@ Outcome RunLayout(const Model& model, Engine& engine) {
     EXPECT_TRUE(id.ok());
   }
   while (!generator.idle()) {
-    const Status s =
-        generator.Step([&](int64_t id, std::optional<TokenId> token, std::optional<FinishReason>) {
-          if (token) outcome.texts[id].push_back(*token);
-        });
+    const Status s = generator.Step([&](const Generated& g) {
+      for (const SampledToken& t : g.tokens) outcome.texts[g.request].push_back(t.token);
+      return true;
+    });
     EXPECT_TRUE(s.ok()) << s.ToString();
     if (!s.ok()) break;
   }
@@ -97,7 +97,7 @@ std::unique_ptr<Engine> LoadLayout(const LayoutCase& c, Status* status) {
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
-void ExpectOneRanksResult(const LayoutCase& c, const Outcome& want) {
+void ExpectOneRanksResult(const LayoutCase& c, const LayoutOutcome& want) {
   Status status;
   auto engine = LoadLayout(c, &status);
   if (engine == nullptr) {
@@ -105,13 +105,13 @@ void ExpectOneRanksResult(const LayoutCase& c, const Outcome& want) {
     EXPECT_EQ(status.code(), StatusCode::kRefused) << NameOf(c) << ": " << status.ToString();
     return;
   }
-  const Outcome got = RunLayout(c.model, *engine);
+  const LayoutOutcome got = RunLayout(c.model, *engine);
   ASSERT_EQ(got.logits.size(), want.logits.size()) << NameOf(c);
   EXPECT_LE(RelativeError(got.logits, want.logits), 1e-5) << NameOf(c);
   EXPECT_EQ(got.texts, want.texts) << NameOf(c);
 }
 
-Outcome OneRank(const Model& model) {
+LayoutOutcome OneRank(const Model& model) {
   const LayoutCase c{.model = model};
   Status status;
   auto engine = LoadLayout(c, &status);
@@ -120,7 +120,7 @@ Outcome OneRank(const Model& model) {
 }
 
 TEST_P(Layouts, WithoutAContract) {
-  const Outcome want = OneRank(GetParam());
+  const LayoutOutcome want = OneRank(GetParam());
   for (const ParallelConfig& p :
        std::vector<ParallelConfig>{{.tp = 2},
                                    {.tp = 2, .ep = 2},
@@ -135,7 +135,7 @@ TEST_P(Layouts, WithoutAContract) {
 
 // RED-01, RED-02: whatever a contract is called, the layout follows from its fields.
 TEST_P(Layouts, EveryContract) {
-  const Outcome want = OneRank(GetParam());
+  const LayoutOutcome want = OneRank(GetParam());
   for (const Contract& contract : AllContracts()) {
     for (const ParallelConfig& p : std::vector<ParallelConfig>{
              {.tp = 2, .ep = 2}, {.tp = 2, .dp = 2, .ep = 2, .redundant_experts = 2}}) {
@@ -145,7 +145,7 @@ TEST_P(Layouts, EveryContract) {
 }
 
 TEST_P(Layouts, SharedExpertWhereTheUserWantsIt) {
-  const Outcome want = OneRank(GetParam());
+  const LayoutOutcome want = OneRank(GetParam());
   const Contract mine = *ContractFromFile(std::string(SIGNALBOX_SOURCE_DIR) +
                                           "/src/signalbox/a2a/testdata/acme.contract");
   for (SharedChoice shared :
@@ -170,7 +170,7 @@ TEST_P(Layouts, AContractNobodyHasHeardOf) {
 
 // Layouts that Kimi-K3 is made for, which a refusal would not show to be right.
 TEST(KimiLayouts, AreNotRefused) {
-  const Outcome want = OneRank(kKimi);
+  const LayoutOutcome want = OneRank(kKimi);
   const Contract mine = *ContractFromFile(std::string(SIGNALBOX_SOURCE_DIR) +
                                           "/src/signalbox/a2a/testdata/acme.contract");
   for (const LayoutCase& c :

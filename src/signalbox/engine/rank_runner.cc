@@ -41,9 +41,8 @@ RankRunner::RankRunner(const RankSetup& setup, std::unique_ptr<Ops> ops)
       setup_(setup),
       rank_(setup.comm == nullptr ? RankId(0) : setup.comm->rank()),
       part_(setup.layout->mesh().Position(rank_, setup.layout->parallel.attn_dp)),
-      ops_(std::move(ops)),
-      part_load_(static_cast<size_t>(setup.layout->mesh().Size(setup.layout->parallel.attn_dp)),
-                 0) {}
+      parts_(setup.layout->mesh().Size(setup.layout->parallel.attn_dp)),
+      ops_(std::move(ops)) {}
 
 Result<std::unique_ptr<RankRunner>> RankRunner::Create(const RankSetup& setup,
                                                        std::unique_ptr<Ops> ops,
@@ -117,7 +116,7 @@ Status RankRunner::Build() {
   };
   for (size_t l = 0; l < facts_.layers.size(); ++l) add(facts_.layers[l], weights_.layers[l], l);
   if (weights_.mtp) add(*facts_.mtp, weights_.mtp->layer, facts_.layers.size());
-  SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, setup_.budget));
+  SB_ASSIGN_OR_RETURN(CachePool pool, CachePool::Create(shape, setup_.budget.size()));
   cache_ = std::make_unique<CachePool>(std::move(pool));
   return OkStatus();
 }
@@ -159,96 +158,70 @@ MathContext RankRunner::Context() {
 }
 
 Result<StepOutput> RankRunner::Execute(const StepCommand& command) {
+  SB_RETURN_IF_ERROR(Check(command));
+  for (const StateCopy& c : command.copies) {
+    if (c.part == part_) cache_->CopyState(c.from, c.to);
+  }
+  for (const Window& w : command.windows) {
+    const bool begins = w.past == 0 && command.kind == StepCommand::Kind::kRun;
+    if (begins && w.part == part_) cache_->ClearState(w.slot);
+  }
   tracing_ = command.trace;
   layer_limit_ = command.layers;
   trace_.clear();
   Result<StepOutput> output =
-      command.kind == StepCommand::Kind::kDraft ? RunDraft(command.drafts) : Run(command.batch);
+      command.kind == StepCommand::Kind::kDraft ? RunDraft(command) : Run(command);
   if (tracing_ && output.ok()) SB_RETURN_IF_ERROR(CollectTrace(&output->trace));
   return output;
 }
 
-// New sequences go to the part with the fewest, on every rank alike.
-int RankRunner::PartOf(int64_t sequence) {
-  const auto [it, fresh] = part_of_.try_emplace(sequence, 0);
-  if (fresh) {
-    it->second = static_cast<int>(std::min_element(part_load_.begin(), part_load_.end()) -
-                                  part_load_.begin());
-    ++part_load_[static_cast<size_t>(it->second)];
-  }
-  return it->second;
-}
-
-Status RankRunner::CheckTokens(const SequenceStep& step) const {
-  for (TokenId id : step.tokens) {
-    if (id >= 0 && id < facts_.vocab) continue;
-    return InvalidArgument({.what = "token id outside the vocabulary",
-                            .found = std::to_string(id),
-                            .expected = fmt::format("an id in [0, {})", facts_.vocab)});
+// All windows, also those of other parts: ranks refuse alike.
+Status RankRunner::Check(const StepCommand& command) const {
+  for (const Window& w : command.windows) {
+    for (TokenId id : w.tokens) {
+      if (id >= 0 && id < facts_.vocab) continue;
+      return InvalidArgument({.what = "token id outside the vocabulary",
+                              .found = std::to_string(id),
+                              .expected = fmt::format("an id in [0, {})", facts_.vocab)});
+    }
+    const int64_t length = w.past + std::ssize(w.tokens);
+    if (length > facts_.max_position) {
+      return InvalidArgument({.what = "sequence longer than the model's context",
+                              .found = fmt::format("{} tokens", length),
+                              .expected = fmt::format("at most {}", facts_.max_position)});
+    }
+    SB_CHECK(std::ssize(w.pages) * kBlockTokens >= length) << w.pages.size();
   }
   return OkStatus();
 }
 
-// Caches of different parts may fill at different times: one refusal is everybody's.
-Status RankRunner::AgreeOn(const Status& mine) {
-  if (part_load_.size() == 1) return mine;
-  int64_t code = static_cast<int64_t>(mine.code());
-  SB_RETURN_IF_ERROR(comm_->Agree(mesh().Group(rank_, mesh().all()), Agreement::kMax, {&code, 1}));
-  if (!mine.ok() || code == 0) return mine;
-  return Status(static_cast<StatusCode>(code), {.what = "another rank cannot take this step"});
-}
-
-Status RankRunner::Admit(const StepBatch& batch) {
-  for (int64_t id : batch.release) {
-    if (const auto part = part_of_.find(id); part != part_of_.end()) {
-      --part_load_[static_cast<size_t>(part->second)];
-      part_of_.erase(part);
-    }
-    if (const auto it = sequences_.find(id); it != sequences_.end()) {
-      cache_->Release(&it->second);
-      sequences_.erase(it);
-    }
-  }
-  for (const SequenceStep& s : batch.sequences) SB_RETURN_IF_ERROR(CheckTokens(s));
-  Status status;
-  for (const SequenceStep& s : batch.sequences) {
-    if (PartOf(s.sequence) != part_ || !status.ok()) continue;
-    SequenceCache& cache = sequences_[s.sequence];
-    const int64_t length = cache.length + static_cast<int64_t>(s.tokens.size());
-    if (length > facts_.max_position) {
-      status = InvalidArgument({.what = "sequence longer than the model's context",
-                                .found = fmt::format("{} tokens", length),
-                                .expected = fmt::format("at most {}", facts_.max_position)});
-    } else {
-      status = cache_->Reserve(&cache, length);
-    }
-  }
-  return AgreeOn(status);
-}
-
-RankRunner::Flat RankRunner::Flatten(const std::vector<Span>& spans) {
-  Flat flat{.parts = {.tokens = std::vector<int64_t>(part_load_.size(), 0),
+RankRunner::Flat RankRunner::Flatten(const StepCommand& command) const {
+  Flat flat{.parts = {.tokens = std::vector<int64_t>(static_cast<size_t>(parts_), 0),
                       .multiple = layout_.row_multiple,
                       .equal = layout_.equal_rows},
-            .phase = Phase::kDecode};
+            .phase = command.phase};
   int64_t place = 0;
-  for (const Span& s : spans) {
-    const int64_t count = static_cast<int64_t>(s.tokens.size());
+  for (const Window& w : command.windows) {
+    const int64_t count = std::ssize(w.tokens);
+    const int64_t take = w.logits == LogitRows::kNone  ? 0
+                         : w.logits == LogitRows::kAll ? count
+                                                       : std::min<int64_t>(count, 1);
+    flat.parts.tokens[static_cast<size_t>(w.part)] += count;
+    flat.logits.push_back({w.part, take});
+    flat.tokens.push_back({w.part, count});
     place += count;
-    if (count > 1) flat.phase = Phase::kPrefill;
-    const int part = PartOf(s.sequence);
-    flat.parts.tokens[static_cast<size_t>(part)] += count;
-    if (part != part_) continue;
-    flat.spans.push_back(
-        {.first = static_cast<int64_t>(flat.ids.size()), .count = count, .past = s.past});
+    if (w.part != part_) continue;
+    const int64_t first = std::ssize(flat.ids);
+    flat.spans.push_back({.first = first, .count = count, .past = w.past});
     for (int64_t i = 0; i < count; ++i) {
-      flat.ids.push_back(s.tokens[static_cast<size_t>(i)]);
-      flat.positions.push_back(static_cast<int32_t>(s.past + i));
+      flat.ids.push_back(w.tokens[static_cast<size_t>(i)]);
+      flat.positions.push_back(static_cast<int32_t>(w.past + i));
       flat.places.push_back(place - count + i);
+      if (i >= count - take) flat.wanted.push_back(first + i);
     }
-    SequenceCache& cache = sequences_.at(s.sequence);
-    flat.caches.push_back(&cache);
-    flat.block_tables.push_back(cache.blocks.data());
+    flat.windows.push_back(&w);
+    flat.block_tables.push_back(w.pages.data());
+    flat.rolls_back |= !w.after.empty();
   }
   return flat;
 }
@@ -274,14 +247,25 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
   const size_t place = cache_of_layer_[layer];
   std::vector<float*> conv;
   std::vector<float*> recurrent;
+  std::vector<float*> conv_after;
+  std::vector<float*> recurrent_after;
   if (facts.is_attention()) {
     run.attention = {.kv = cache_->kv(place), .block_tables = flat.block_tables};
   } else {
-    for (const SequenceCache* cache : flat.caches) {
-      conv.push_back(cache_->conv(place, cache->slot));
-      recurrent.push_back(cache_->recurrent(place, cache->slot));
+    for (const Window* w : flat.windows) {
+      conv.push_back(cache_->conv(place, w->slot));
+      recurrent.push_back(cache_->recurrent(place, w->slot));
+      if (!flat.rolls_back) continue;
+      for (size_t i = 0; i < w->tokens.size(); ++i) {
+        const bool kept = !w->after.empty();  // else the state advances in place
+        conv_after.push_back(kept ? cache_->conv(place, w->after[i]) : nullptr);
+        recurrent_after.push_back(kept ? cache_->recurrent(place, w->after[i]) : nullptr);
+      }
     }
-    run.delta = {.conv = conv, .recurrent = recurrent};
+    run.delta = {.conv = conv,
+                 .recurrent = recurrent,
+                 .conv_after = conv_after,
+                 .recurrent_after = recurrent_after};
   }
   const RankWorld world{.mesh = &mesh(),
                         .rank = rank_,
@@ -296,7 +280,7 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
   return OkStatus();
 }
 
-// What this rank holds of the layer's output, in places of the batch.
+// What this rank holds of the layer's output, in places of the step.
 void RankRunner::Record(size_t layer, const Flat& flat, const RowLayout& rows, const float* x,
                         std::vector<ExitAddend> addends) {
   const std::vector<int64_t> held = rows.RowsOf(rank_, layout_.rows_in);
@@ -377,8 +361,8 @@ void RankRunner::Logits(const float* normed, int64_t rows, std::vector<float>* o
 
 Status RankRunner::Collect(std::span<const Piece> pieces, int64_t width, std::vector<float>* rows) {
   if (!leads_part()) rows->clear();
-  if (part_load_.size() == 1 || !leads_part()) return OkStatus();
-  std::vector<int64_t> bytes(part_load_.size(), 0);
+  if (parts_ == 1 || !leads_part()) return OkStatus();
+  std::vector<int64_t> bytes(static_cast<size_t>(parts_), 0);
   for (const Piece& p : pieces) bytes[static_cast<size_t>(p.part)] += p.rows * width * kFloatBytes;
   std::vector<int64_t> next(bytes.size(), 0);  // first float of each part that is not taken yet
   int64_t total = 0;
@@ -398,15 +382,15 @@ Status RankRunner::Collect(std::span<const Piece> pieces, int64_t width, std::ve
   return OkStatus();
 }
 
-Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
-  SB_RETURN_IF_ERROR(Admit(batch));
-  std::vector<Span> spans;
-  for (const SequenceStep& s : batch.sequences) {
-    // Of other parts only the number of tokens matters here.
-    const auto own = sequences_.find(s.sequence);
-    spans.push_back({s.sequence, own == sequences_.end() ? 0 : own->second.length, s.tokens});
-  }
-  const Flat flat = Flatten(spans);
+Status RankRunner::Answer(const StepCommand& command, const Flat& flat, StepOutput* output) {
+  if (command.return_hidden) output->hidden = kept_;
+  SB_RETURN_IF_ERROR(Collect(flat.logits, facts_.vocab, &output->logits));
+  if (!command.return_hidden) return OkStatus();
+  return Collect(flat.tokens, facts_.hidden, &output->hidden);
+}
+
+Result<StepOutput> RankRunner::Run(const StepCommand& command) {
+  const Flat flat = Flatten(command);
   const RowLayout layout(mesh(), layout_.parallel.attn_dp, rank_, flat.parts);
   const int64_t tokens = layout.tokens();
   const int64_t rows = static_cast<int64_t>(layout.RowsOf(rank_, layout_.rows_in).size());
@@ -421,56 +405,30 @@ Result<StepOutput> RankRunner::Run(const StepBatch& batch) {
                             : std::min(static_cast<size_t>(layer_limit_), facts_.layers.size());
   for (size_t l = 0; l < layers; ++l) SB_RETURN_IF_ERROR(RunLayer(l, flat, layout, &bank, x));
 
-  std::vector<int64_t> wanted;      // own rows that logits are asked for
-  std::vector<Piece> logit_pieces;  // of all parts
-  std::vector<Piece> hidden_pieces;
-  size_t own = 0;
-  for (const SequenceStep& s : batch.sequences) {
-    const int64_t count = static_cast<int64_t>(s.tokens.size());
-    const int64_t take = s.logits == LogitRows::kNone  ? 0
-                         : s.logits == LogitRows::kAll ? count
-                                                       : std::min<int64_t>(count, 1);
-    const int part = PartOf(s.sequence);
-    logit_pieces.push_back({part, take});
-    hidden_pieces.push_back({part, count});
-    if (part != part_) continue;
-    const SequenceSpan& span = flat.spans[own];
-    flat.caches[own++]->length += count;
-    for (int64_t i = count - take; i < count; ++i) wanted.push_back(span.first + i);
-  }
   StepOutput output;
   if (leads_part()) {
-    const int64_t count = static_cast<int64_t>(wanted.size());
+    const int64_t count = std::ssize(flat.wanted);
     float* picked = scratch_.Take(count * hidden);  // [wanted, hidden]
-    FinalNorm(x, bank, wanted, picked);
+    FinalNorm(x, bank, flat.wanted, picked);
     Logits(picked, count, &output.logits);
-    if (batch.want_hidden) {
-      std::vector<int64_t> all(static_cast<size_t>(tokens));
-      std::iota(all.begin(), all.end(), 0);
-      output.hidden.resize(static_cast<size_t>(tokens * hidden));
-      FinalNorm(x, bank, all, output.hidden.data());
-    }
   }
-  SB_RETURN_IF_ERROR(Collect(logit_pieces, facts_.vocab, &output.logits));
-  if (batch.want_hidden) SB_RETURN_IF_ERROR(Collect(hidden_pieces, hidden, &output.hidden));
+  kept_places_.clear();
+  kept_.clear();
+  if (command.keep_hidden || command.return_hidden) {
+    std::vector<int64_t> all(static_cast<size_t>(tokens));
+    std::iota(all.begin(), all.end(), 0);
+    kept_.resize(static_cast<size_t>(tokens * hidden));
+    FinalNorm(x, bank, all, kept_.data());
+    kept_places_ = flat.places;
+  }
+  SB_RETURN_IF_ERROR(Answer(command, flat, &output));
   return output;
 }
 
-Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
+Result<StepOutput> RankRunner::RunDraft(const StepCommand& command) {
   SB_CHECK(has_draft());
   const int64_t hidden = facts_.hidden;
-  std::vector<Span> spans;
-  std::vector<Piece> pieces;
-  Status status;
-  for (const DraftStep& s : steps) {
-    SB_CHECK(s.hidden.size() == s.tokens.size() * static_cast<size_t>(hidden));
-    spans.push_back({s.sequence, s.slot, s.tokens});
-    pieces.push_back({PartOf(s.sequence), static_cast<int64_t>(s.tokens.size())});
-    if (pieces.back().part != part_ || !status.ok()) continue;
-    status = cache_->Reserve(&sequences_.at(s.sequence), s.slot + pieces.back().rows);
-  }
-  SB_RETURN_IF_ERROR(AgreeOn(status));
-  const Flat flat = Flatten(spans);
+  const Flat flat = Flatten(command);
   const RowLayout layout(mesh(), layout_.parallel.attn_dp, rank_, flat.parts);
   const int64_t tokens = layout.tokens();
   const int64_t rows = static_cast<int64_t>(layout.RowsOf(rank_, layout_.rows_in).size());
@@ -483,8 +441,12 @@ Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
   float* joined = scratch_.Take(tokens * 2 * hidden);  // [tokens, embedding | hidden]
   ops_->Embed(weights_.trunk.matrix(Role::kEmbedding), flat.ids, x);
   float* next = previous;
-  for (const DraftStep& s : steps) {
-    if (PartOf(s.sequence) == part_) next = std::copy(s.hidden.begin(), s.hidden.end(), next);
+  for (const Window* w : flat.windows) {
+    const auto found = std::lower_bound(kept_places_.begin(), kept_places_.end(), w->hidden);
+    const int64_t row = found - kept_places_.begin();
+    const int64_t count = std::ssize(w->tokens);
+    SB_CHECK(row + count <= std::ssize(kept_places_) && *found == w->hidden) << w->hidden;
+    next = std::copy_n(kept_.data() + row * hidden, count * hidden, next);
   }
   const auto norm_into = [&](Role role, const float* from, float* y) {
     ops_->RmsNorm({.x = from,
@@ -508,14 +470,22 @@ Result<StepOutput> RankRunner::RunDraft(const std::vector<DraftStep>& steps) {
   std::fill(x + tokens * hidden, x + rows * hidden, 0.f);
   SB_RETURN_IF_ERROR(RunLayer(facts_.layers.size(), flat, layout, nullptr, x));
 
+  kept_.resize(static_cast<size_t>(tokens * hidden));
+  kept_places_ = flat.places;
+  RunNorm(context, module.vector(Role::kMtpFinalNorm), x, tokens, kept_.data());
   StepOutput output;
   if (leads_part()) {
-    output.hidden.resize(static_cast<size_t>(tokens * hidden));
-    RunNorm(context, module.vector(Role::kMtpFinalNorm), x, tokens, output.hidden.data());
-    Logits(output.hidden.data(), tokens, &output.logits);
+    const int64_t count = std::ssize(flat.wanted);
+    float* picked = scratch_.Take(count * hidden);  // [wanted, hidden]
+    ops_->GatherRows({.in = kept_.data(),
+                      .in_stride = hidden,
+                      .width = hidden,
+                      .rows = flat.wanted,
+                      .out = picked,
+                      .out_stride = hidden});
+    Logits(picked, count, &output.logits);
   }
-  SB_RETURN_IF_ERROR(Collect(pieces, facts_.vocab, &output.logits));
-  SB_RETURN_IF_ERROR(Collect(pieces, hidden, &output.hidden));
+  SB_RETURN_IF_ERROR(Answer(command, flat, &output));
   return output;
 }
 

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankRunner: one rank of a model. It holds the rank's weights, caches and device, and runs batches
-// of new tokens through the plans of its layout. Every rank is handed the same batch and finds its
-// own part in it.
+// RankRunner: one rank of a model. It holds the rank's weights, cache memory and device, and runs
+// steps of new tokens through the plans of its layout. Every rank is handed the same step and finds
+// its own part in it. It knows no sequence: a step names the pages and slots that it works on.
 //
-// Errors: kResourceExhausted when the cache is full (no sequence has advanced then),
-// kInvalidArgument for ids outside the vocabulary; the same on every rank. Others end the rank's
-// part in the world.
+// Errors: kInvalidArgument for ids outside the vocabulary and positions outside the context, the
+// same on every rank; nothing has changed then. Others end the rank's part in the world.
 //
 //   SB_ASSIGN_OR_RETURN(auto runner, RankRunner::Create(setup, std::move(ops)));
-//   SB_ASSIGN_OR_RETURN(StepOutput out, runner->Run(batch));   // out.logits [1, vocab] on rank 0
+//   SB_ASSIGN_OR_RETURN(StepOutput out, runner->Execute(step));   // out.logits on rank 0
 #pragma once
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "signalbox/base/ids.h"
@@ -21,7 +19,7 @@
 #include "signalbox/cache/cache_pool.h"
 #include "signalbox/engine/layer_executor.h"
 #include "signalbox/engine/rank_team.h"
-#include "signalbox/engine/step_batch.h"
+#include "signalbox/engine/step_command.h"
 #include "signalbox/model/config.h"
 #include "signalbox/model/layout_facts.h"
 #include "signalbox/model/weights.h"
@@ -51,10 +49,6 @@ class RankRunner final : public Rank {
                                                     const LoadProgress& progress = {});
 
   Result<StepOutput> Execute(const StepCommand& command) override;
-  Result<StepOutput> Run(const StepBatch& batch);
-  // One pass of the draft module. logits [n, vocab] predict the token after the given one; hidden
-  // [n, hidden] is its normed output. REQUIRES: has_draft().
-  Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps);
   bool has_draft() const { return weights_.mtp.has_value(); }
 
   const ModelFacts& facts() const { return facts_; }
@@ -65,37 +59,39 @@ class RankRunner final : public Rank {
   void set_observer(StepObserver observer) { observer_ = std::move(observer); }
 
  private:
-  // Rows of one sequence of the batch, and the part that has them.
+  // Rows of one window of the step, and the part that has them.
   struct Piece {
     int part;
     int64_t rows;
   };
-  struct Span {
-    int64_t sequence;
-    int64_t past;
-    std::span<const TokenId> tokens;
-  };
-  // What a batch turns into on the way through the layers: this rank's part of it.
+  // What a step turns into on the way through the layers: this rank's part of it.
   struct Flat {
     std::vector<int32_t> ids;
     std::vector<int32_t> positions;
     std::vector<SequenceSpan> spans;
-    std::vector<SequenceCache*> caches;
+    std::vector<const Window*> windows;
     std::vector<const int32_t*> block_tables;
-    std::vector<int64_t> places;  // in the batch
+    std::vector<int64_t> places;  // in the step
+    std::vector<int64_t> wanted;  // own tokens that logits are asked for
     BatchParts parts;             // tokens of all parts
+    std::vector<Piece> logits;    // of all parts
+    std::vector<Piece> tokens;
     Phase phase = Phase::kPrefill;
+    bool rolls_back = false;  // windows say where states go after each token
   };
 
   RankRunner(const RankSetup& setup, std::unique_ptr<Ops> ops);
   WeightShards ShardsOf(const LayerCut& cut) const;
   Status Build();
   Status BuildExchanges();
-  int PartOf(int64_t sequence);
-  Status Admit(const StepBatch& batch);
-  Status AgreeOn(const Status& mine);
-  Status CheckTokens(const SequenceStep& step) const;
-  Flat Flatten(const std::vector<Span>& spans);
+  Status Check(const StepCommand& command) const;
+  Flat Flatten(const StepCommand& command) const;
+  Result<StepOutput> Run(const StepCommand& command);
+  // One pass of the draft module. Logits predict the token after the given one; hidden is its
+  // normed output. REQUIRES: has_draft(), and hidden rows of the step before.
+  Result<StepOutput> RunDraft(const StepCommand& command);
+  // Logits and hidden rows that the step asks for, from those of this part.
+  Status Answer(const StepCommand& command, const Flat& flat, StepOutput* output);
   MathContext Context();
   Status RunLayer(size_t layer, const Flat& flat, const RowLayout& rows, SnapshotBank* bank,
                   float* x);
@@ -119,6 +115,7 @@ class RankRunner final : public Rank {
   const RankSetup setup_;
   const RankId rank_;
   int part_ = 0;  // own position over attn_dp
+  int parts_ = 1;
   ModelWeights weights_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<CachePool> cache_;
@@ -128,10 +125,9 @@ class RankRunner final : public Rank {
   std::vector<RopeTable> ropes_;        // [layers + draft], empty for linear layers
   std::vector<std::optional<ExpertPlacement>> placements_;               // [kinds]
   std::vector<std::vector<std::unique_ptr<ExpertExchange>>> exchanges_;  // [kinds][phases]
-  std::unordered_map<int64_t, SequenceCache> sequences_;                 // of this part
-  std::unordered_map<int64_t, int> part_of_;  // all sequences, the same on every rank
-  std::vector<int64_t> part_load_;            // sequences of each part
-  bool tracing_ = false;                      // the command at hand
+  std::vector<float> kept_;           // [own tokens of the step before, hidden]
+  std::vector<int64_t> kept_places_;  // their places in it, ascending
+  bool tracing_ = false;              // the command at hand
   int64_t layer_limit_ = 0;
   std::vector<AddendTrace> trace_;
 };

@@ -9,7 +9,7 @@
 // returns why.
 //
 //   SB_ASSIGN_OR_RETURN(auto team, RankTeam::StartThreads(2, make_rank));
-//   SB_ASSIGN_OR_RETURN(StepOutput out, team->Execute({.batch = batch}));
+//   SB_ASSIGN_OR_RETURN(StepOutput out, team->Execute(step));
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 #include "signalbox/base/status.h"
 #include "signalbox/comm/communicator.h"
-#include "signalbox/engine/step_batch.h"
+#include "signalbox/engine/step_command.h"
 
 namespace signalbox {
 

@@ -216,7 +216,7 @@ Traces TraceLayers(Engine& engine, const std::vector<TokenId>& ids,
     traces[p + (t.step->src == Reg::kMixed ? "after_mixer" : "after_moe")] = data;
   });
   StepBatch batch{.sequences = {{.sequence = 1, .tokens = ids, .logits = LogitRows::kAll}},
-                  .want_hidden = true};
+                  .return_hidden = true};
   auto out = engine.Run(batch);
   EXPECT_TRUE(out.ok()) << out.status().ToString();
   engine.runner().set_observer({});
@@ -306,25 +306,17 @@ TEST(Reference, DraftLogitsMatch) {
   auto engine = Load(kTiny, {.threads = 2});
   ASSERT_TRUE(engine->has_draft());
   const auto ids = want.Read<int32_t>("ids");
-  std::map<std::string, std::vector<int32_t>> routes;
-  const std::vector<float> hidden = TraceLayers(*engine, ids, &routes).at("final_hidden");
-  const int64_t width = engine->config().facts.hidden;
   std::vector<float> logits[3];
-  const size_t rows = ids.size() - 1;
-  for (size_t i = 0; i < rows; ++i) {
-    const float* h = hidden.data() + static_cast<int64_t>(i) * width;
-    DraftStep step{.sequence = 1,
-                   .slot = static_cast<int64_t>(i),
-                   .tokens = {ids[i + 1]},
-                   .hidden = {h, h + width}};
+  for (size_t i = 0; i + 1 < ids.size(); ++i) {
+    const auto kept =
+        engine->Run({.sequences = {{.sequence = 1, .tokens = {ids[i]}}}, .return_hidden = true});
+    ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+    DraftStep step{.sequence = 1, .past = static_cast<int64_t>(i), .tokens = {ids[i + 1]}};
     for (auto& draft : logits) {
       auto out = engine->RunDraft({step});
       ASSERT_TRUE(out.ok()) << out.status().ToString();
       draft.insert(draft.end(), out->logits.begin(), out->logits.end());
-      step = {.sequence = 1,
-              .slot = step.slot + 1,
-              .tokens = {ArgMax(out->logits)},
-              .hidden = out->hidden};
+      step = {.sequence = 1, .past = step.past + 1, .tokens = {ArgMax(out->logits)}};
     }
   }
   for (int s = 0; s < 3; ++s) {

@@ -55,7 +55,7 @@ Status CheckLogits(std::span<const float> logits) {
 Status NothingLeft() {
   return InvalidArgument({.what = "no token may be chosen",
                           .where = "sampling",
-                          .found = "every token is banned",
+                          .found = "every token is banned, or outside the grammar",
                           .remedy = "name fewer stop ids, or ask for no least number of tokens"});
 }
 
@@ -90,12 +90,19 @@ std::vector<double> Scores(const SamplingParams& params, const SampleInput& inpu
   for (const LogitBias& b : params.logit_bias) scores[static_cast<size_t>(b.token)] += b.bias;
   for (const TokenId id : input.banned)
     if (static_cast<size_t>(id) < scores.size()) scores[static_cast<size_t>(id)] = kGone;
+  if (input.allowed.empty()) return scores;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    const bool allowed =
+        i / 32 < input.allowed.size() && (input.allowed[i / 32] >> i % 32 & 1) != 0;
+    if (!allowed) scores[i] = kGone;
+  }
   return scores;
 }
 
 bool ScoresAreLogits(const SamplingParams& params, const SampleInput& input) {
   return params.repetition_penalty == 1.f && params.presence_penalty == 0.f &&
-         params.frequency_penalty == 0.f && params.logit_bias.empty() && input.banned.empty();
+         params.frequency_penalty == 0.f && params.logit_bias.empty() && input.banned.empty() &&
+         input.allowed.empty();
 }
 
 // Sorts `ids` so that ids[0, count) are the ones with the largest values, in order; ids[0, sorted)
@@ -244,6 +251,12 @@ Result<SampledToken> Sample(const SamplingParams& params, const SampleInput& inp
   }
   if (params.logprobs >= 0) AddLogprobs(params.logprobs, input.logits, sampled);
   return sampled;
+}
+
+SampledToken LogprobOf(std::span<const float> logits, TokenId token, int64_t top) {
+  SampledToken chosen{.token = token};
+  AddLogprobs(top, logits, chosen);
+  return chosen;
 }
 
 Result<std::vector<TokenProbability>> SamplingDistribution(const SamplingParams& params,

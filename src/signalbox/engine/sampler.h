@@ -9,7 +9,8 @@
 //      prompt or among the generated; then frequency_penalty times the number of times generated
 //      and presence_penalty for any generated token are subtracted
 //   2. logit_bias is added
-//   3. banned tokens go (stop ids before the least number of tokens)
+//   3. banned tokens go (stop ids before the least number of tokens), and all that are not among
+//      the allowed ones where a grammar says which are
 //   4. temperature 0: the largest (ties: lowest id), and nothing below matters
 //   5. temperature divides; softmax
 //   6. top_k: the k most likely, exactly k (ties: lowest id)
@@ -20,8 +21,8 @@
 // side there is no difference. Log-probabilities are of the model's own logits, before step 1, as
 // vLLM's are by default.
 //
-// Errors: kInvalidArgument for parameters out of range, or where every token is banned; kInternal
-// for a logit that is NaN or infinite.
+// Errors: kInvalidArgument for parameters out of range, or where no token is left after step 3;
+// kInternal for a logit that is NaN or infinite.
 //
 //   SB_RETURN_IF_ERROR(CheckSampling(params, vocab));
 //   SB_ASSIGN_OR_RETURN(SampledToken next, Sample(params, {.logits = row, .generated = so_far}));
@@ -66,6 +67,9 @@ struct SampleInput {
   std::span<const TokenId> prompt = {};
   std::span<const TokenId> generated = {};  // their number is the number of the draw
   std::span<const TokenId> banned = {};     // never chosen; ids past the logits are of no effect
+  // A bit for each id, id i being bit i % 32 of word i / 32; ids past the end are not allowed.
+  // Empty: all are. What a TokenConstraint fills.
+  std::span<const uint32_t> allowed = {};
 };
 
 struct TokenLogprob {
@@ -81,6 +85,10 @@ struct SampledToken {
 
 // REQUIRES: CheckSampling(params, logits.size()) is OK; `prompt` and `generated` are ids.
 Result<SampledToken> Sample(const SamplingParams& params, const SampleInput& input);
+
+// The log-probability of a token that somebody else chose, with so many of the most likely.
+// REQUIRES: logits are finite, `token` is one of them.
+SampledToken LogprobOf(std::span<const float> logits, TokenId token, int64_t top);
 
 struct TokenProbability {
   TokenId token = 0;

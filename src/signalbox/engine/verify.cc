@@ -38,7 +38,7 @@ std::vector<StepBatch> CanarySteps(const VerifyOptions& options, int64_t chunk, 
       std::max<int64_t>(1, std::min(std::max(options.tokens, kCanarySequences + 1), chunk));
   const int64_t second = options.sequences > 1 ? (total - 1) / 3 : 0;
   const int64_t third = options.sequences > 2 && total > kCanarySequences ? 1 : 0;
-  StepBatch prompts{.want_hidden = options.layers == 0};
+  StepBatch prompts{.return_hidden = options.layers == 0};
   StepBatch more;
   const int64_t lengths[] = {total - second - third, second, third};
   for (int64_t s = 0; s < kCanarySequences; ++s) {
@@ -151,19 +151,17 @@ class Comparison {
   VerifyReport report_;
 };
 
-// The draft layer on what the target model leaves on one rank, for both engines.
+// The draft layer on the hidden rows that each engine kept of its own step.
 Status CompareDraft(Engine& planned, Engine& one, const StepBatch& prompts,
-                    const std::vector<float>& hidden, Comparison& comparison) {
-  StepCommand command{.kind = StepCommand::Kind::kDraft, .trace = true};
-  const int64_t width = one.config().facts.hidden;
-  auto from = hidden.begin();
+                    Comparison& comparison) {
+  std::vector<DraftStep> steps;
+  int64_t place = 0;
   for (const SequenceStep& s : prompts.sequences) {
-    const auto to = from + static_cast<int64_t>(s.tokens.size()) * width;
-    command.drafts.push_back({.sequence = s.sequence, .tokens = s.tokens, .hidden = {from, to}});
-    from = to;
+    steps.push_back({.sequence = s.sequence, .tokens = s.tokens, .hidden = place});
+    place += std::ssize(s.tokens);
   }
-  SB_ASSIGN_OR_RETURN(const StepOutput want, one.Execute(command));
-  SB_ASSIGN_OR_RETURN(const StepOutput got, planned.Execute(command));
+  SB_ASSIGN_OR_RETURN(const StepOutput want, one.RunDraft(steps, /*trace=*/true));
+  SB_ASSIGN_OR_RETURN(const StepOutput got, planned.RunDraft(steps, /*trace=*/true));
   return comparison.Compare(got, want, "a step of the draft layer");
 }
 
@@ -174,12 +172,12 @@ Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOpti
   const std::vector<StepBatch> steps =
       CanarySteps(options, planned.prefill_chunk(), one.config().facts.vocab);
   for (const StepBatch& batch : steps) {
-    const StepCommand command{.trace = true, .layers = options.layers, .batch = batch};
-    SB_ASSIGN_OR_RETURN(const StepOutput want, one.Execute(command));
-    SB_ASSIGN_OR_RETURN(const StepOutput got, planned.Execute(command));
+    const Engine::RunOptions run{.trace = true, .layers = options.layers};
+    SB_ASSIGN_OR_RETURN(const StepOutput want, one.Run(batch, run));
+    SB_ASSIGN_OR_RETURN(const StepOutput got, planned.Run(batch, run));
     SB_RETURN_IF_ERROR(comparison.Compare(got, want, Describe(batch)));
-    if (batch.want_hidden && one.has_draft() && planned.has_draft()) {
-      SB_RETURN_IF_ERROR(CompareDraft(planned, one, batch, want.hidden, comparison));
+    if (batch.return_hidden && one.has_draft() && planned.has_draft()) {
+      SB_RETURN_IF_ERROR(CompareDraft(planned, one, batch, comparison));
     }
   }
   const StepBatch release{.release = {0, 1, 2}};

@@ -108,23 +108,28 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
     if (!shown.empty()) on_text(i, shown);
   };
   while (!generator.idle()) {
-    SB_RETURN_IF_ERROR(generator.Step(
-        [&](int64_t id, std::optional<TokenId> token, std::optional<FinishReason> finish) {
-          const size_t i = static_cast<size_t>(id);
-          auto& [decoder, reader, result] = streams[i];
-          OutputEvents events;
-          if (token) {
-            ++result.new_tokens;
-            if (reader) reader->Push(*token, events);
-            emit(i, decoder.Push(*token), events);
-          }
-          if (!finish) return;
-          events.clear();
-          if (reader) reader->Finish(*finish == FinishReason::kStop, events);
-          emit(i, decoder.Flush(), events);
-          result.finish = *finish;
-          on_done(i, result);
-        }));
+    Status failed;
+    SB_RETURN_IF_ERROR(generator.Step([&](const Generated& got) {
+      const size_t i = static_cast<size_t>(got.request);
+      auto& [decoder, reader, result] = streams[i];
+      OutputEvents events;
+      for (const SampledToken& token : got.tokens) {
+        events.clear();
+        if (reader) reader->Push(token.token, events);
+        emit(i, decoder.Push(token.token), events);
+      }
+      result.new_tokens = got.stats.new_tokens;
+      if (!got.finish) return true;
+      if (!got.status.ok()) failed = got.status;
+      events.clear();
+      if (reader) reader->Finish(*got.finish == FinishReason::kStop, events);
+      emit(i, decoder.Flush(), events);
+      result.finish = *got.finish;
+      result.stats = got.stats;
+      on_done(i, result);
+      return true;
+    }));
+    SB_RETURN_IF_ERROR(failed);
   }
   return OkStatus();
 }

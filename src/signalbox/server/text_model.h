@@ -44,6 +44,7 @@ struct TextResult {
   int64_t prompt_tokens = 0;
   int64_t new_tokens = 0;
   FinishReason finish = FinishReason::kStop;
+  RequestStats stats;
 };
 
 class TextModel {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "signalbox/engine/step_batch.h"
+#include "signalbox/engine/step_command.h"
 
 #include <cstring>
 
@@ -64,20 +64,21 @@ void Values(Archive& a, Sequence& list) {
 template <typename Archive>
 void Visit(Archive& a, StepCommand& command) {
   a.Value(command.kind);
+  a.Value(command.phase);
+  a.Value(command.keep_hidden);
+  a.Value(command.return_hidden);
   a.Value(command.trace);
   a.Value(command.layers);
-  a.Value(command.batch.want_hidden);
-  Values(a, command.batch.release);
-  List(a, command.batch.sequences, [&](SequenceStep& s) {
-    a.Value(s.sequence);
-    a.Value(s.logits);
-    Values(a, s.tokens);
-  });
-  List(a, command.drafts, [&](DraftStep& d) {
-    a.Value(d.sequence);
-    a.Value(d.slot);
-    Values(a, d.tokens);
-    Values(a, d.hidden);
+  Values(a, command.copies);
+  List(a, command.windows, [&](Window& w) {
+    a.Value(w.part);
+    a.Value(w.past);
+    a.Value(w.slot);
+    a.Value(w.logits);
+    a.Value(w.hidden);
+    Values(a, w.tokens);
+    Values(a, w.pages);
+    Values(a, w.after);
   });
 }
 
