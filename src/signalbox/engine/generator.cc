@@ -12,22 +12,13 @@ bool Contains(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-bool HasState(const ModelFacts& facts) {
-  return std::any_of(facts.layers.begin(), facts.layers.end(),
-                     [](const LayerFacts& layer) { return !layer.is_attention(); });
-}
-
-int64_t DraftsOf(const Engine& engine, const GeneratorOptions& options) {
-  return options.speculate ? engine.drafts() : 0;
-}
-
-SchedulerOptions SchedulerOptionsOf(const Engine& engine, const GeneratorOptions& options) {
+SchedulerOptions SchedulerOptionsOf(const StepRuntime& runtime, const GeneratorOptions& options) {
   return {
-      .max_position = engine.config().facts.max_position,
+      .max_position = runtime.max_position,
       .parallel = options.parallel,
-      .prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : engine.prefill_chunk(),
-      .drafts = DraftsOf(engine, options),
-      .has_state = HasState(engine.config().facts),
+      .prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime.prefill_chunk,
+      .drafts = options.speculate ? runtime.drafts : 0,
+      .has_state = runtime.has_state,
       .prefix_cache = options.prefix_cache};
 }
 
@@ -42,22 +33,32 @@ std::string_view ToString(FinishReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-Generator::Generator(Engine& engine, const GeneratorOptions& options)
-    : engine_(engine),
-      options_(options),
-      drafts_(DraftsOf(engine, options)),
-      scheduler_(engine.accounts(), SchedulerOptionsOf(engine, options)) {
+StepRuntime RuntimeOf(Engine& engine) {
+  const ModelFacts& facts = engine.config().facts;
+  const bool has_state = std::any_of(facts.layers.begin(), facts.layers.end(),
+                                     [](const LayerFacts& layer) { return !layer.is_attention(); });
+  return {.execute = [&engine](const StepCommand& command) { return engine.Execute(command); },
+          .accounts = &engine.accounts(),
+          .vocab = facts.vocab,
+          .max_position = facts.max_position,
+          .prefill_chunk = engine.prefill_chunk(),
+          .drafts = engine.drafts(),
+          .has_state = has_state,
+          .end_ids = engine.config().stop_ids};
+}
+
+Generator::Generator(StepRuntime runtime, const GeneratorOptions& options)
+    : runtime_(std::move(runtime)),
+      usable_vocab_(options.usable_vocab > 0 ? std::min(options.usable_vocab, runtime_.vocab)
+                                             : runtime_.vocab),
+      drafts_(options.speculate ? runtime_.drafts : 0),
+      scheduler_(*runtime_.accounts, SchedulerOptionsOf(runtime_, options)) {
   stats_.drafted.assign(static_cast<size_t>(drafts_), 0);
   stats_.accepted.assign(static_cast<size_t>(drafts_), 0);
 }
 
-int64_t Generator::usable_vocab() const {
-  const int64_t vocab = engine_.config().facts.vocab;
-  return options_.usable_vocab > 0 ? std::min(options_.usable_vocab, vocab) : vocab;
-}
-
 Result<int64_t> Generator::Submit(GenerationRequest request) {
-  const int64_t vocab = engine_.config().facts.vocab;
+  const int64_t vocab = runtime_.vocab;
   for (TokenId id : request.prompt) {
     if (id >= 0 && id < vocab) continue;
     return InvalidArgument({.what = "token id outside the vocabulary",
@@ -65,9 +66,9 @@ Result<int64_t> Generator::Submit(GenerationRequest request) {
                             .found = fmt::format("{}", id),
                             .expected = fmt::format("an id in [0, {})", vocab)});
   }
-  SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab()));
-  const int64_t most = std::min(request.max_new_tokens,
-                                engine_.config().facts.max_position - std::ssize(request.prompt));
+  SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab_));
+  const int64_t most =
+      std::min(request.max_new_tokens, runtime_.max_position - std::ssize(request.prompt));
   if (request.min_new_tokens > std::max<int64_t>(most, 0)) {
     return InvalidArgument({.what = "more new tokens asked for than there can be",
                             .where = "min_new_tokens",
@@ -75,8 +76,7 @@ Result<int64_t> Generator::Submit(GenerationRequest request) {
                             .expected = fmt::format("at most {}", std::max<int64_t>(most, 0))});
   }
   if (request.ignore_eos) {
-    std::erase_if(request.stop_ids,
-                  [&](TokenId id) { return Contains(engine_.config().stop_ids, id); });
+    std::erase_if(request.stop_ids, [&](TokenId id) { return Contains(runtime_.end_ids, id); });
   }
   return scheduler_.Submit(std::move(request));
 }
@@ -96,8 +96,8 @@ Status Generator::Step(const OnTokens& on_tokens) {
   ScheduledStep step = scheduler_.Next();
   if (step.sequences.empty()) return OkStatus();
   step.command.keep_hidden = drafts_ > 0;
-  SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Execute(step.command));
-  const int64_t vocab = engine_.config().facts.vocab;
+  SB_ASSIGN_OR_RETURN(const StepOutput output, runtime_.execute(step.command));
+  const int64_t vocab = runtime_.vocab;
   std::span<const float> left = output.logits;
   std::vector<Drafting> drafting;
   int64_t place = 0;
@@ -115,7 +115,7 @@ Status Generator::Step(const OnTokens& on_tokens) {
 
 Result<SampledToken> Generator::SampleNext(const Sequence& s, std::span<const float> row) {
   const GenerationRequest& request = s.request;
-  SampleInput input{.logits = row.first(static_cast<size_t>(usable_vocab())),
+  SampleInput input{.logits = row.first(static_cast<size_t>(usable_vocab_)),
                     .prompt = request.prompt,
                     .generated = s.generated_ids()};
   if (s.generated() < request.min_new_tokens) input.banned = request.stop_ids;
@@ -135,7 +135,7 @@ std::vector<SampledToken> Generator::PromptLogprobs(const Window& window, const 
                                                     std::span<const float> logits) const {
   std::vector<SampledToken> found;
   if (window.logits != LogitRows::kAll || s.request.prompt_logprobs < 0) return found;
-  const int64_t vocab = engine_.config().facts.vocab;
+  const int64_t vocab = runtime_.vocab;
   const int64_t end =
       std::min(window.past + std::ssize(window.tokens), std::ssize(s.request.prompt) - 1);
   for (int64_t p = window.past; p < end; ++p) {
@@ -149,7 +149,7 @@ std::vector<SampledToken> Generator::PromptLogprobs(const Window& window, const 
 
 bool Generator::Take(const Window& window, Sequence& s, std::span<const float> logits,
                      const OnTokens& on_tokens) {
-  const int64_t vocab = engine_.config().facts.vocab;
+  const int64_t vocab = runtime_.vocab;
   const bool decodes = s.decodes() && s.generated() > 0;
   const int64_t drafted = std::ssize(s.drafts);
   const std::vector<SampledToken> prompt = PromptLogprobs(window, s, logits);
@@ -229,17 +229,17 @@ Status Generator::Draft(std::vector<Drafting> windows) {
     step.windows.push_back(std::move(w));
   }
   for (int64_t guess = 0; !step.windows.empty(); ++guess) {
-    SB_ASSIGN_OR_RETURN(const StepOutput output, engine_.Execute(step));
+    SB_ASSIGN_OR_RETURN(const StepOutput output, runtime_.execute(step));
     step.windows.clear();
     step.phase = Phase::kDecode;
     std::vector<Sequence*> more;
     std::vector<int64_t> next_rows;
     for (size_t i = 0; i < guessing.size(); ++i) {
       Sequence& s = *guessing[i];
-      const size_t vocab = static_cast<size_t>(engine_.config().facts.vocab);
+      const size_t vocab = static_cast<size_t>(runtime_.vocab);
       s.drafts.push_back(ArgMax(std::span(output.logits)
                                     .subspan(i * vocab, vocab)
-                                    .first(static_cast<size_t>(usable_vocab()))));
+                                    .first(static_cast<size_t>(usable_vocab_))));
       if (std::ssize(s.drafts) >= scheduler_.DraftsWanted(s)) continue;
       step.windows.push_back({.part = s.part,
                               .past = s.length + guess,

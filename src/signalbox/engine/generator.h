@@ -21,6 +21,20 @@
 
 namespace signalbox {
 
+// What a generator needs of whatever computes its steps.
+struct StepRuntime {
+  std::function<Result<StepOutput>(const StepCommand& command)> execute;
+  std::vector<CacheAccount>* accounts = nullptr;  // by part
+  int64_t vocab = 0;
+  int64_t max_position = 0;
+  int64_t prefill_chunk = 0;     // most rows of a step with prompt tokens
+  int64_t drafts = 0;            // per sequence and step
+  bool has_state = false;        // the model has linear layers
+  std::vector<TokenId> end_ids;  // that ignore_eos ignores
+};
+// The engine outlives it.
+StepRuntime RuntimeOf(Engine& engine);
+
 struct GeneratorOptions {
   int64_t parallel = 1;
   // Tokens of a step that has prompt tokens, over all requests; 0: what the engine was planned for.
@@ -46,7 +60,9 @@ class Generator {
   // had enough, and the request ends without another call.
   using OnTokens = std::function<bool(const Generated& generated)>;
 
-  Generator(Engine& engine, const GeneratorOptions& options);
+  Generator(StepRuntime runtime, const GeneratorOptions& options);
+  Generator(Engine& engine, const GeneratorOptions& options)
+      : Generator(RuntimeOf(engine), options) {}
 
   Result<int64_t> Submit(GenerationRequest request);
   // The request is not in the next step, which tells so; nothing happens if it has ended.
@@ -65,7 +81,6 @@ class Generator {
     int64_t past;
     int64_t place;  // of its first row in the step
   };
-  int64_t usable_vocab() const;
   // False when the sequence is gone.
   bool Take(const Window& window, Sequence& sequence, std::span<const float> logits,
             const OnTokens& on_tokens);
@@ -74,9 +89,9 @@ class Generator {
                                            std::span<const float> logits) const;
   Status Draft(std::vector<Drafting> windows);
 
-  Engine& engine_;
-  const GeneratorOptions options_;
-  int64_t drafts_ = 0;
+  const StepRuntime runtime_;
+  const int64_t usable_vocab_;
+  const int64_t drafts_;
   Scheduler scheduler_;
   std::vector<int64_t> cancelled_;
   GeneratorStats stats_;
