@@ -70,6 +70,11 @@ std::vector<FlagSpec> LayoutFlagTable() {
        {"none", "mtp", "EAGLE", "NEXTN", "EAGLE3", "STANDALONE", "NGRAM"}},
       {"speculative-num-steps", K::kInt, "0",
        "tokens drafted per step; 0 is 3 when there is a draft"},
+      Also({"deterministic", K::kSwitch, "",
+            "what a request gets does not depend on others, bit for bit; refused where a layout "
+            "cannot "
+            "promise it"},
+           {"enable-deterministic-inference"}),
       {"launcher",
        K::kText,
        "",

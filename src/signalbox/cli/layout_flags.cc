@@ -168,6 +168,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
   if (options.threads == 0)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   options.budget.sequences = parallel;
+  options.deterministic = flags.Switch("deterministic");
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
   options.expand_latents = flags.Text("latent-attention") == "expanded";
   if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));

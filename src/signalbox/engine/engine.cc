@@ -27,15 +27,40 @@ bool Exchanges(const LayoutPlan& layout) {
 
 }  // namespace
 
+Status SameInAllPhases(const LayoutPlan& layout) {
+  const auto runner = [](const PhasePlan& p) {
+    return p.context.runner ? p.context.runner->name : std::string();
+  };
+  for (const KindPlan& kind : layout.kinds) {
+    const PhasePlan& first = kind.phases.front();
+    for (const PhasePlan& phase : kind.phases) {
+      const char* differ = phase.context.contract != first.context.contract ? "contracts"
+                           : runner(phase) != runner(first)                 ? "expert runners"
+                           : phase.plan.steps != first.plan.steps           ? "steps"
+                                                                            : nullptr;
+      if (differ == nullptr) continue;
+      return Refused({.what = "a token's sums would depend on the phase that it is computed in",
+                      .where = "--deterministic",
+                      .found = fmt::format("{} of {} and {} differ in layers of kind {}", differ,
+                                           ToString(layout.phases.front()),
+                                           ToString(phase.plan.phase), kind.kind),
+                      .remedy = "name one --moe-a2a-mode for all phases, or leave out "
+                                "--deterministic"});
+    }
+  }
+  return OkStatus();
+}
+
 Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
                                const LayoutOptions& options) {
-  if (options.limits.draft_tokens > 0 && !facts.mtp) {
-    return Refused({.what = "this model has no draft head",
+  PlannedModel planned;
+  SB_ASSIGN_OR_RETURN(const ModelWeights whole, BindWeights(checkpoint, facts));
+  if (options.limits.draft_tokens > 0 && !whole.mtp) {
+    return Refused({.what = facts.mtp ? "the checkpoint has no weights of a draft head"
+                                      : "this model has no draft head",
                     .where = "--speculative-algorithm",
                     .remedy = "leave it out"});
   }
-  PlannedModel planned;
-  SB_ASSIGN_OR_RETURN(const ModelWeights whole, BindWeights(checkpoint, facts));
   planned.model = DescribeLayout(facts, whole);
   SB_ASSIGN_OR_RETURN(planned.layout, PlanLayout({.parallel = options.parallel,
                                                   .facts = planned.model.facts,
@@ -53,8 +78,26 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   SB_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
   SB_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(config)));
+  // Unless told otherwise, steps with prompt tokens are what every rank can dispatch.
+  LayoutOptions layout = options.layout;
+  PlanLimits& limits = layout.limits;
+  if (limits.chunked_prefill_size == 0) {
+    limits.chunked_prefill_size =
+        limits.capacity > 0 ? std::min(kUsualPrefillChunk, limits.capacity) : kUsualPrefillChunk;
+  }
+  engine->prefill_chunk_ = limits.chunked_prefill_size;
   SB_ASSIGN_OR_RETURN(engine->planned_,
-                      PlanModel(engine->checkpoint_, engine->config_.facts, options.layout));
+                      PlanModel(engine->checkpoint_, engine->config_.facts, layout));
+  if (options.deterministic) {
+    if (options.chunked_delta || options.expand_latents) {
+      return Refused(
+          {.what = "a token's numbers would depend on how its prompt is cut",
+           .where = "--deterministic",
+           .found = options.chunked_delta ? "--delta-rule chunked" : "--latent-attention expanded",
+           .remedy = "leave one of the two out"});
+    }
+    SB_RETURN_IF_ERROR(SameInAllPhases(engine->planned_.layout));
+  }
   if (options.fault) {
     SB_ASSIGN_OR_RETURN(engine->faulty_, InjectFault(engine->planned_.layout, *options.fault));
     if (engine->faulty_->in_steps) engine->planned_.layout = engine->faulty_->declared;
@@ -73,6 +116,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .chunked_delta = options.chunked_delta,
                   .expand_latents = options.expand_latents,
                   .bf16_rope = options.bf16_rope,
+                  .first_replica = options.deterministic,
                   .row_faults = {.read_poison = options.fault == LayoutFault::kPoisonRow,
                                  .id_offset = options.fault == LayoutFault::kIdsOffByOne ? 1 : 0,
                                  .weigh_twice = options.fault == LayoutFault::kWeightsTwice}};
@@ -88,8 +132,6 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
   const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);
   accounts_.assign(static_cast<size_t>(parts), CacheAccount(budget_.size()));
   named_ = std::make_unique<SequenceTable>(accounts_);
-  prefill_chunk_ = options.layout.limits.chunked_prefill_size;
-  if (prefill_chunk_ == 0) prefill_chunk_ = kUsualPrefillChunk;
   if (options.processes != nullptr && options.processes->size() != ranks) {
     return InvalidArgument(
         {.what = "as many processes as ranks are needed",

@@ -45,6 +45,10 @@ struct PlannedModel {
   ModelLayout model;
   LayoutPlan layout;
 };
+// Why the numbers of a token may depend on the phase that it is computed in; OK where they cannot:
+// all phases take the same steps, through the same contract.
+Status SameInAllPhases(const LayoutPlan& layout);
+
 // Reads headers only, no weights.
 Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
                                const LayoutOptions& options);
@@ -65,6 +69,9 @@ struct EngineOptions {
   // Rotary frequencies rounded to BF16, for references of a library that cast the whole model; in
   // fp32 otherwise, as models are served.
   bool bf16_rope = false;
+  // What a request gets does not depend on its batch mates, on how its prompt was cut, on prefix
+  // hits or on drafts, bit for bit. Refused where a layout or an option cannot promise that.
+  bool deterministic = false;
   LayoutOptions layout;
   // A mistake to make on purpose, past the checker.
   std::optional<LayoutFault> fault;

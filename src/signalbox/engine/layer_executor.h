@@ -56,8 +56,9 @@ struct RankWorld {
   RankId rank;
   Communicator* comm = nullptr;  // null on one rank
   const RowLayout* rows = nullptr;
-  AxisSet rows_in;   // axes that shard the residual rows of a layer's input
-  RowFaults faults;  // deliberate mistakes of the fault gallery
+  AxisSet rows_in;             // axes that shard the residual rows of a layer's input
+  bool first_replica = false;  // of an expert that has several; else rows take turns
+  RowFaults faults;            // deliberate mistakes of the fault gallery
 };
 
 // What one addend contributes to a layer's output, in the rows that this rank holds.

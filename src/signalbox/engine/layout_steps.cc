@@ -167,9 +167,11 @@ void LayerExecutor::RemapRouting(const Step& step, const LayerRun& run) {
     int32_t& id = routing.ids[i];
     if (id < 0) continue;
     const int64_t row = routing.rows[static_cast<size_t>(i / routing.width)];
-    id = (step.axes.empty() ? run.placement->Choose(ExpertId(id), row)
-                            : run.placement->ChooseOwn(ExpertId(id), row, position))
-             .value();
+    const ExpertId expert(id);
+    const SlotId slot = world_.first_replica ? run.placement->SlotsOf(expert).front()
+                        : step.axes.empty()  ? run.placement->Choose(expert, row)
+                                             : run.placement->ChooseOwn(expert, row, position);
+    id = slot.value();
     // Every rank's own shared slot counts in global ids.
     if (cut.shared == SharedPlacement::kFusedOwn)
       id += static_cast<int32_t>(id / cut.slots_per_rank);

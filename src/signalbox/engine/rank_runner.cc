@@ -272,6 +272,7 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
                         .comm = comm_,
                         .rows = &rows,
                         .rows_in = layout_.rows_in,
+                        .first_replica = setup_.first_replica,
                         .faults = setup_.row_faults};
   std::vector<ExitAddend> addends;
   LayerExecutor executor(Context(), world, &observer_, tracing_ ? &addends : nullptr);

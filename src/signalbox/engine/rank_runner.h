@@ -38,6 +38,7 @@ struct RankSetup {
   bool chunked_delta = false;
   bool expand_latents = false;
   bool bf16_rope = false;
+  bool first_replica = false;
   RowFaults row_faults;  // deliberate mistakes of the fault gallery
 };
 
