@@ -104,6 +104,8 @@ std::span<const FlagSpec> FlagTable() {
                 "taken off tokens of the answer for each time they occur, -2 to 2"}),
       {"min-new-tokens", K::kInt, "0", "tokens before the model may end"},
       {"ignore-eos", K::kSwitch, "", "go on past the model's end token, to --max-new-tokens"},
+      {"stop", K::kTexts, "", "text at which the answer ends"},
+      {"include-stop", K::kSwitch, "", "the stop text is part of the answer"},
       {"seed", K::kInt, "0", "of the sampling at a temperature above 0, and of synth"},
       {"data", K::kText, "", "JSON lines with a question and an answer each"},
       {"limit", K::kInt, "0", "problems to ask at most; 0 is all"},
@@ -176,8 +178,9 @@ namespace {
 // What a request of generate and chat takes.
 std::vector<std::string> WithSampling(std::vector<std::string> flags) {
   flags.insert(flags.end(),
-               {"max-new-tokens", "min-new-tokens", "ignore-eos", "temperature", "top-p", "top-k",
-                "min-p", "repetition-penalty", "presence-penalty", "frequency-penalty", "seed"});
+               {"max-new-tokens", "min-new-tokens", "ignore-eos", "stop", "include-stop",
+                "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "presence-penalty",
+                "frequency-penalty", "seed"});
   return flags;
 }
 

@@ -42,6 +42,7 @@ std::string Expected(const FlagSpec& flag) {
     case FlagKind::kSwitch:
       return "true or false";
     case FlagKind::kText:
+    case FlagKind::kTexts:
       break;
   }
   std::string list;
@@ -65,6 +66,7 @@ bool Valid(const FlagSpec& flag, const std::string& value) {
     case FlagKind::kSwitch:
       return value == "true" || value == "false";
     case FlagKind::kText:
+    case FlagKind::kTexts:
       break;
   }
   return flag.choices.empty() ||
@@ -130,6 +132,7 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
   Invocation result{.command = command.name};
   std::map<std::string, std::string> texts;
   std::map<std::string, bool> switches;
+  std::map<std::string, std::vector<std::string>> lists;
   std::vector<std::string> positionals(command.positionals.size());
   std::vector<std::string> more;  // of a last one that may be repeated
   for (size_t i = 0; i < positionals.size(); ++i) {
@@ -148,6 +151,11 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
     for (const std::string& alias : flag->aliases) names += ",--" + alias;
     if (flag->kind == FlagKind::kSwitch) {
       option = app.add_flag(names, switches[name], flag->help);
+    } else if (flag->kind == FlagKind::kTexts) {
+      // One value each time: "[a,b]" is a text as well, and what follows is none of it.
+      option = app.add_option(names, lists[name], flag->help + " (may be given several times)")
+                   ->allow_extra_args(false)
+                   ->type_name("TEXT");
     } else {
       option =
           app.add_option(names, texts[name],
@@ -178,6 +186,10 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
   result.positionals = positionals;
   for (const std::string& name : command.flags) {
     const FlagSpec& flag = FindFlag(command, name);
+    if (flag.kind == FlagKind::kTexts) {
+      result.flags.SetTexts(name, lists[name]);
+      continue;
+    }
     std::string value = flag.fallback;
     if (flag.kind == FlagKind::kSwitch) {
       value = switches[name] ? "true" : "false";
@@ -193,6 +205,13 @@ Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::str
 }  // namespace
 
 const std::string& FlagValues::Get(std::string_view name) const {
+  const auto it = values_.find(name);
+  SB_CHECK(it != values_.end()) << "flag " << name << " does not belong to this command";
+  SB_CHECK(it->second.size() == 1) << "flag " << name << " may have several values";
+  return it->second.front();
+}
+
+const std::vector<std::string>& FlagValues::Texts(std::string_view name) const {
   const auto it = values_.find(name);
   SB_CHECK(it != values_.end()) << "flag " << name << " does not belong to this command";
   return it->second;

@@ -5,7 +5,7 @@
 // --help; nothing else in the program names an option twice.
 //
 //   Result<Invocation> i = ParseCommandLine(argc, argv);   // kInvalidArgument names the nearest
-//   flag i->flags.Int("parallel");
+//   i->flags.Int("parallel");
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ namespace signalbox {
 
 class Communicator;
 
-enum class FlagKind : uint8_t { kInt, kNumber, kText, kSwitch };
+// kTexts may be given several times, and has no default.
+enum class FlagKind : uint8_t { kInt, kNumber, kText, kTexts, kSwitch };
 
 struct FlagSpec {
   std::string name;  // without dashes: "max-new-tokens"
@@ -53,16 +54,21 @@ class FlagValues {
   double Number(std::string_view name) const;
   const std::string& Text(std::string_view name) const;
   bool Switch(std::string_view name) const;
+  // In the order given.
+  const std::vector<std::string>& Texts(std::string_view name) const;
   // Whether it has any value: given, from the environment, or by default.
   bool Has(std::string_view name) const;
   // Whether the command has the flag.
   bool Knows(std::string_view name) const { return values_.contains(name); }
 
-  void Set(const std::string& name, std::string value) { values_[name] = std::move(value); }
+  void Set(const std::string& name, std::string value) { values_[name] = {std::move(value)}; }
+  void SetTexts(const std::string& name, std::vector<std::string> texts) {
+    values_[name] = std::move(texts);
+  }
 
  private:
   const std::string& Get(std::string_view name) const;
-  std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, std::vector<std::string>, std::less<>> values_;  // one but of kTexts
 };
 
 struct Invocation {

@@ -31,6 +31,17 @@ TEST(Flags, ValuesDefaultsAndPositionals) {
   EXPECT_EQ(i->flags.Int("max-new-tokens"), 512);
 }
 
+TEST(Flags, ATextMayBeGivenSeveralTimes) {
+  auto i = Parse({"generate", "--stop", "[END]", "m", "--stop=a,b c", "--stop", "\n\n"});
+  ASSERT_TRUE(i.ok()) << i.status().ToString();
+  EXPECT_EQ(i->flags.Texts("stop"), (std::vector<std::string>{"[END]", "a,b c", "\n\n"}));
+  EXPECT_EQ(i->positionals, (std::vector<std::string>{"m"}));
+  EXPECT_TRUE(Parse({"generate", "m"})->flags.Texts("stop").empty());
+  setenv("SIGNALBOX_STOP", "[a, b]", 1);
+  EXPECT_EQ(Parse({"generate", "m"})->flags.Texts("stop"), (std::vector<std::string>{"[a, b]"}));
+  unsetenv("SIGNALBOX_STOP");
+}
+
 TEST(Flags, ACommandMayBeTwoWords) {
   auto i = Parse({"bench", "a2a", "--tokens", "3,5"});
   ASSERT_TRUE(i.ok()) << i.status().ToString();

@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <iostream>
 
+#include "signalbox/base/text_util.h"
 #include "signalbox/cli/commands.h"
+#include "signalbox/text/stop_strings.h"
 
 namespace signalbox {
 namespace {
@@ -32,7 +34,14 @@ Result<TextRequest> RequestOf(const FlagValues& flags) {
     detail.where = "--" + detail.where;
     return InvalidArgument(std::move(detail));
   }
+  if (const auto stops = StopStrings::Create(flags.Texts("stop")); !stops.ok()) {
+    ErrorDetail detail = stops.status().detail();
+    detail.where = "--stop";
+    return InvalidArgument(std::move(detail));
+  }
   TextRequest request;
+  request.stop = flags.Texts("stop");
+  request.include_stop = flags.Switch("include-stop");
   request.max_new_tokens = flags.Int("max-new-tokens");
   request.min_new_tokens = flags.Int("min-new-tokens");
   request.ignore_eos = flags.Switch("ignore-eos");
@@ -60,12 +69,16 @@ Result<TextResult> Stream(TextModel& model, TextRequest request) {
   return result;
 }
 
+std::string EndOf(const TextResult& result) {
+  if (!result.stop.empty()) return "the stop text " + Quoted(result.stop);
+  return result.finish == FinishReason::kStop ? "the model" : "--max-new-tokens";
+}
+
 void PrintStatistics(const TextResult& result, Clock::time_point start) {
   const std::chrono::duration<double> took = Clock::now() - start;
   fmt::print(stderr, "{} prompt + {} new tokens in {:.2f} s, {:.1f} tok/s, ended by {}\n",
              result.prompt_tokens, result.new_tokens, took.count(),
-             static_cast<double>(result.new_tokens) / took.count(),
-             result.finish == FinishReason::kStop ? "the model" : "--max-new-tokens");
+             static_cast<double>(result.new_tokens) / took.count(), EndOf(result));
 }
 
 std::vector<ChatTurn> Conversation(const FlagValues& flags) {

@@ -38,11 +38,40 @@ TEST(Generate, SamplingFlagsOutOfRangeAreRefusedByName) {
   }
 }
 
+TEST(Generate, StopsOutOfTheirLimitsAreRefusedByName) {
+  for (const auto& [flags, expected] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--stop", "a", "--stop", ""}, "empty"},
+           {{"--stop", std::string(1025, 'x')}, "at most 1024"},
+           {{"--stop=\xFF"}, "UTF-8"}}) {
+    const Status s = Generate(flags);
+    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << s.ToString();
+    EXPECT_THAT(s.message(), HasSubstr("--stop"));
+    EXPECT_THAT(s.message(), HasSubstr(expected));
+  }
+}
+
 TEST(Generate, SamplingFlagsInRangeGetAsFarAsTheModel) {
-  const Status s =
-      Generate({"--top-p", "0.9", "--top-k", "-1", "--min-p", "1", "--presence-penalty", "-2",
-                "--frequency-penalty=-0.5", "--repetition-penalty", "1.1", "--min-new-tokens",
-                "512", "--ignore-eos", "--temperature", "0.7"});
+  const Status s = Generate({"--top-p",
+                             "0.9",
+                             "--top-k",
+                             "-1",
+                             "--min-p",
+                             "1",
+                             "--presence-penalty",
+                             "-2",
+                             "--frequency-penalty=-0.5",
+                             "--repetition-penalty",
+                             "1.1",
+                             "--min-new-tokens",
+                             "512",
+                             "--ignore-eos",
+                             "--temperature",
+                             "0.7",
+                             "--stop",
+                             "a",
+                             "--stop=b",
+                             "--include-stop"});
   EXPECT_EQ(s.code(), StatusCode::kBadCheckpoint) << s.ToString();
 }
 

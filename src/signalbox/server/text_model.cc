@@ -5,28 +5,35 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "signalbox/base/check.h"
-#include "signalbox/text/detokenizer.h"
 
 namespace signalbox {
 namespace {
 
-// Adds events to an answer and returns what a person reads of them: the reasoning, an empty line,
-// the content; a line for each call.
-std::string Readable(const OutputEvents& events, ParsedOutput& answer) {
-  std::string text;
-  for (const OutputEvent& event : events) {
-    const bool first = event.kind == OutputEvent::Kind::kContent && answer.content.empty();
-    if (first && !answer.reasoning.empty()) text += "\n\n";
-    const bool call = event.kind == OutputEvent::Kind::kCallName;
-    text += call ? "\n" + event.text + " " : event.text;
-    answer.Add({event});
+// What a person reads of an answer: the reasoning, an empty line, the content; a line for each
+// call.
+class Reader {
+ public:
+  std::string Readable(const OutputEvents& events) {
+    std::string text;
+    for (const OutputEvent& event : events) {
+      if (event.kind == OutputEvent::Kind::kReasoning) reasoned_ = true;
+      if (event.kind == OutputEvent::Kind::kContent && std::exchange(reasoned_, false)) {
+        text += "\n\n";
+      }
+      const bool call = event.kind == OutputEvent::Kind::kCallName;
+      text += call ? "\n" + event.text + " " : event.text;
+    }
+    return text;
   }
-  return text;
-}
+
+ private:
+  bool reasoned_ = false;  // and said nothing since
+};
 
 }  // namespace
 
@@ -70,28 +77,34 @@ Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& 
   return tokenizer_.Encode(segments);
 }
 
+// Stop strings are looked for, and an answer is told apart, as the request and the prompt's end
+// say.
+Result<AnswerStream> TextModel::StreamOf(const TextRequest& request) const {
+  AnswerOptions options{.stops = request.stop,
+                        .include_stop = request.include_stop,
+                        .min_tokens = request.min_new_tokens};
+  if (request.chat && chat_ != nullptr) {
+    const size_t tail = std::min<size_t>(request.prompt.size(), 32);
+    const std::string end =
+        tokenizer_.Decode(std::span(request.prompt).last(tail), SpecialTokens::kKeep);
+    options.format = chat_->output_format();
+    options.output.in_reasoning = OpensReasoning(options.format, end);
+  }
+  return AnswerStream::Create(tokenizer_, std::move(options));
+}
+
 Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t parallel,
                            const OnText& on_text, const OnDone& on_done) {
   struct Stream {
-    StreamDecoder decoder;
-    std::optional<OutputReader> reader;  // of a chat
-    TextResult result;
-  };
-  const auto reader_of = [this](const TextRequest& r) -> std::optional<OutputReader> {
-    if (!r.chat || chat_ == nullptr) return std::nullopt;
-    const size_t tail = std::min<size_t>(r.prompt.size(), 32);
-    const std::string end = tokenizer_.Decode(std::span(r.prompt).last(tail), SpecialTokens::kKeep);
-    const OutputFormat format = chat_->output_format();
-    return OutputReader(tokenizer_,
-                        MakeOutputParser(format, {.in_reasoning = OpensReasoning(format, end)}));
+    AnswerStream answer;
+    Reader reader;
   };
   std::vector<Stream> streams;
   Generator generator(*engine_, {.parallel = parallel,
                                  .usable_vocab = static_cast<int64_t>(tokenizer_.vocab_size())});
   for (const TextRequest& r : requests) {
-    streams.push_back({StreamDecoder(tokenizer_, SpecialTokens::kSkip),
-                       reader_of(r),
-                       {.prompt_tokens = static_cast<int64_t>(r.prompt.size())}});
+    SB_ASSIGN_OR_RETURN(AnswerStream answer, StreamOf(r));
+    streams.push_back({.answer = std::move(answer)});
     // Ids count from zero in order of submission, so they index `streams`.
     SB_ASSIGN_OR_RETURN(const int64_t id, generator.Submit({.prompt = r.prompt,
                                                             .max_new_tokens = r.max_new_tokens,
@@ -101,34 +114,38 @@ Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t par
                                                             .ignore_eos = r.ignore_eos}));
     SB_CHECK(id + 1 == static_cast<int64_t>(streams.size())) << id;
   }
-  const auto emit = [&](size_t i, const std::string& text, const OutputEvents& events) {
-    Stream& stream = streams[i];
-    stream.result.text += text;
-    const std::string shown = stream.reader ? Readable(events, stream.result.answer) : text;
+  const auto show = [&](size_t i, const AnswerDelta& delta) {
+    const std::string shown = streams[i].reader.Readable(delta.events);
     if (!shown.empty()) on_text(i, shown);
   };
-  while (!generator.idle()) {
-    Status failed;
-    SB_RETURN_IF_ERROR(generator.Step([&](const Generated& got) {
-      const size_t i = static_cast<size_t>(got.request);
-      auto& [decoder, reader, result] = streams[i];
-      OutputEvents events;
-      for (const SampledToken& token : got.tokens) {
-        events.clear();
-        if (reader) reader->Push(token.token, events);
-        emit(i, decoder.Push(token.token), events);
-      }
-      result.new_tokens = got.stats.new_tokens;
-      if (!got.finish) return true;
+  const auto done = [&](size_t i, const Generated& got) {
+    const Answer& answer = streams[i].answer.answer();
+    on_done(i, {.text = answer.text,
+                .answer = answer.parts,
+                .prompt_tokens = std::ssize(requests[i].prompt),
+                .new_tokens = std::ssize(answer.tokens),
+                .reasoning_tokens = answer.reasoning_tokens,
+                .stop = answer.stop,
+                .finish = answer.stop.empty() ? *got.finish : FinishReason::kStop,
+                .stats = got.stats});
+  };
+  Status failed;
+  const auto take = [&](const Generated& got) {
+    const size_t i = static_cast<size_t>(got.request);
+    AnswerStream& answer = streams[i].answer;
+    std::vector<TokenId> ids;
+    for (const SampledToken& token : got.tokens) ids.push_back(token.token);
+    show(i, answer.Push(ids));
+    // What comes behind a stop string is of no interest, not even a failure.
+    if (!answer.finished() && got.finish) {
       if (!got.status.ok()) failed = got.status;
-      events.clear();
-      if (reader) reader->Finish(*got.finish == FinishReason::kStop, events);
-      emit(i, decoder.Flush(), events);
-      result.finish = *got.finish;
-      result.stats = got.stats;
-      on_done(i, result);
-      return true;
-    }));
+      show(i, answer.Finish(/*stopped=*/*got.finish == FinishReason::kStop));
+    }
+    if (answer.finished()) done(i, got);
+    return !answer.finished();
+  };
+  while (!generator.idle()) {
+    SB_RETURN_IF_ERROR(generator.Step(take));
     SB_RETURN_IF_ERROR(failed);
   }
   return OkStatus();

@@ -18,6 +18,7 @@
 #include "signalbox/base/status.h"
 #include "signalbox/engine/engine.h"
 #include "signalbox/engine/generator.h"
+#include "signalbox/text/answer_stream.h"
 #include "signalbox/text/chat_format.h"
 #include "signalbox/text/output_parser.h"
 #include "signalbox/text/tokenizer.h"
@@ -35,16 +36,21 @@ struct TextRequest {
   SamplingParams sampling;
   int64_t min_new_tokens = 0;  // as in GenerationRequest
   bool ignore_eos = false;
+  // Text at which the answer ends, after min_new_tokens: answer_stream.h says how it is found.
+  std::vector<std::string> stop;
+  bool include_stop = false;
   bool chat = false;  // `prompt` is of EncodeChat: on_text gets the answer readable, without tags
 };
 
 struct TextResult {
   std::string text;     // without special tokens
-  ParsedOutput answer;  // of a chat
+  ParsedOutput answer;  // its parts; of plain text, all is content
   int64_t prompt_tokens = 0;
   int64_t new_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of the new ones
+  std::string stop;              // the stop string that ended it; empty: none did
   FinishReason finish = FinishReason::kStop;
-  RequestStats stats;
+  RequestStats stats;  // of the engine's work: tokens that came behind a stop string count as well
 };
 
 class TextModel {
@@ -60,6 +66,7 @@ class TextModel {
   Result<std::vector<TokenId>> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
 
   // Runs requests up to `parallel` at a time. `on_text` gets whole characters as they come.
+  // kInvalidArgument for a request that cannot run, before any does.
   using OnText = std::function<void(size_t request, std::string_view text)>;
   using OnDone = std::function<void(size_t request, const TextResult& result)>;
   Status Generate(const std::vector<TextRequest>& requests, int64_t parallel, const OnText& on_text,
@@ -71,6 +78,8 @@ class TextModel {
  private:
   TextModel(std::unique_ptr<Engine> engine, Tokenizer tokenizer)
       : engine_(std::move(engine)), tokenizer_(std::move(tokenizer)) {}
+
+  Result<AnswerStream> StreamOf(const TextRequest& request) const;
 
   std::unique_ptr<Engine> engine_;
   Tokenizer tokenizer_;

@@ -22,6 +22,7 @@ class PlainParser final : public OutputParser {
   }
   void Marker(std::string_view spelling, OutputEvents& events) override { Text(spelling, events); }
   void Finish(bool /*stopped*/, OutputEvents& /*events*/) override {}
+  bool in_reasoning() const override { return false; }
 };
 
 const Value* DictField(const Value* value, std::string_view key) {
@@ -111,18 +112,6 @@ bool OpensReasoning(OutputFormat format, std::string_view prompt) {
       return prompt.ends_with("<|open|>think<|sep|>");
   }
   return false;
-}
-
-void OutputReader::Push(TokenId id, OutputEvents& events) {
-  if (tokenizer_->IsSpecial(id)) return;
-  if (!tokenizer_->IsAdded(id)) return parser_->Text(decoder_.Push(id), events);
-  parser_->Text(decoder_.Flush(), events);
-  parser_->Marker(tokenizer_->TokenBytes(id), events);
-}
-
-void OutputReader::Finish(bool stopped, OutputEvents& events) {
-  parser_->Text(decoder_.Flush(), events);
-  parser_->Finish(stopped, events);
 }
 
 }  // namespace signalbox

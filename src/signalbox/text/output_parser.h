@@ -9,9 +9,8 @@
 //
 //   const bool thinks = OpensReasoning(format, PlainText(prompt));
 //   auto parser = MakeOutputParser(format, {.in_reasoning = thinks});
-//   OutputReader reader(tokenizer, std::move(parser));
-//   for (TokenId id : sampled) reader.Push(id, events);
-//   reader.Finish(/*stopped=*/true, events);
+//   parser->Text("12 + 7 = 19</think>", events);
+//   parser->Finish(/*stopped=*/true, events);   // from tokens: AnswerStream
 #pragma once
 
 #include <cstddef>
@@ -19,13 +18,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "signalbox/base/status.h"
 #include "signalbox/text/chat_format.h"
-#include "signalbox/text/detokenizer.h"
-#include "signalbox/text/tokenizer.h"
 
 namespace signalbox {
 
@@ -72,6 +68,8 @@ class OutputParser {
   // prompt opened the reasoning and the model stopped without closing it, it has answered without
   // thinking: all of it is content as well.
   virtual void Finish(bool stopped, OutputEvents& events) = 0;
+  // Whether text that came now would be reasoning, as far as can be told yet.
+  virtual bool in_reasoning() const = 0;
 };
 
 // The "type" of a tool's parameter in its JSON schema, by tool and parameter; several are joined by
@@ -89,23 +87,5 @@ std::unique_ptr<OutputParser> MakeOutputParser(OutputFormat format, OutputOption
 
 // Whether a prompt, of which the last 32 bytes are enough, ends where the model is to think.
 bool OpensReasoning(OutputFormat format, std::string_view prompt);
-
-// Feeds a parser from tokens: added tokens as markers, special ones (<|im_end|>) not at all.
-class OutputReader {
- public:
-  // `tokenizer` must outlive the reader.
-  OutputReader(const Tokenizer& tokenizer, std::unique_ptr<OutputParser> parser)
-      : tokenizer_(&tokenizer),
-        decoder_(tokenizer, SpecialTokens::kSkip),
-        parser_(std::move(parser)) {}
-
-  void Push(TokenId id, OutputEvents& events);
-  void Finish(bool stopped, OutputEvents& events);
-
- private:
-  const Tokenizer* tokenizer_;
-  StreamDecoder decoder_;
-  std::unique_ptr<OutputParser> parser_;
-};
 
 }  // namespace signalbox

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "signalbox/base/json_util.h"
+#include "signalbox/text/answer_stream.h"
 #include "signalbox/text/chat_template.h"
 #include "signalbox/text/xtml.h"
 #include "signalbox/text/xtml_format.h"
@@ -278,12 +279,12 @@ RC_GTEST_PROP(OutputParser, XtmlComesBackFromItsTokens, ()) {
   }
   const auto ids = K3().Encode(AnswerOf(message, thinking));
   RC_ASSERT(ids.ok());
-  OutputReader reader(K3(), MakeOutputParser(OutputFormat::kXtml, {.in_reasoning = thinking}));
-  ParsedOutput output;
-  OutputEvents events;
-  for (const TokenId id : *ids) reader.Push(id, events);
-  reader.Finish(true, events);
-  output.Add(events);
+  auto stream = AnswerStream::Create(
+      K3(), {.format = OutputFormat::kXtml, .output = {.in_reasoning = thinking}});
+  RC_ASSERT(stream.ok());
+  stream->Push(*ids);
+  stream->Finish(/*stopped=*/true);
+  ParsedOutput output = stream->answer().parts;
   // Spaces of the JSON apart, which ordered_json does not write.
   for (ToolCall& call : output.calls) call.arguments = Json::parse(call.arguments).dump();
   RC_ASSERT(output == expected);

@@ -48,6 +48,7 @@ class QwenParser final : public OutputParser {
   void Text(std::string_view text, OutputEvents& events) override;
   void Marker(std::string_view spelling, OutputEvents& events) override { Text(spelling, events); }
   void Finish(bool stopped, OutputEvents& events) override;
+  bool in_reasoning() const override { return place_ == Place::kReasoning; }
 
  private:
   enum class Place { kReasoning, kContent, kCall };

@@ -30,6 +30,7 @@ class XtmlParser final : public OutputParser {
   void Text(std::string_view text, OutputEvents& events) override;
   void Marker(std::string_view spelling, OutputEvents& events) override;
   void Finish(bool stopped, OutputEvents& events) override;
+  bool in_reasoning() const override { return place_ == Place::kThink; }
 
  private:
   // The element that text belongs to. A call lies in tools, an argument or json in a call.
