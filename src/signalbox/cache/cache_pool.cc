@@ -35,9 +35,11 @@ CachePool::Memory CachePool::Allocate(int64_t floats) {
 Result<CachePool> CachePool::Create(const CacheShape& shape, const CacheSize& size) {
   CachePool pool;
   pool.shape_ = shape;
+  pool.size_ = size;
   bool complete = true;
   const auto add = [&](std::vector<Memory>* list, int64_t floats) {
     list->push_back(Allocate(floats));
+    pool.bytes_ += floats * static_cast<int64_t>(sizeof(float));
     complete &= list->back() != nullptr;
   };
   for (const CacheShape::Attention& a : shape.attention) {

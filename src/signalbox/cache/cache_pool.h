@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "signalbox/base/status.h"
@@ -45,6 +46,7 @@ struct CacheShape {
 struct CacheSize {
   int64_t pages = 0;
   int64_t slots = 0;
+  friend bool operator==(const CacheSize&, const CacheSize&) = default;
 };
 
 // What the user asks for, of one part.
@@ -52,12 +54,13 @@ struct CacheBudget {
   int64_t tokens = 0;              // over all sequences
   int64_t sequences = 0;           // at the same time
   int64_t slots_per_sequence = 1;  // more for sequences that may be rolled back
-  int64_t snapshots = 0;           // states kept for prompts that begin alike
+  // States kept for prompts that begin alike; nothing: as many as sequences.
+  std::optional<int64_t> snapshots = std::nullopt;
 
   // Every sequence may leave part of a page unused.
   CacheSize size() const {
     return {.pages = PagesFor(tokens) + sequences,
-            .slots = sequences * slots_per_sequence + snapshots};
+            .slots = sequences * slots_per_sequence + snapshots.value_or(sequences)};
   }
   static int64_t PagesFor(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 };
@@ -65,6 +68,11 @@ struct CacheBudget {
 class CachePool {
  public:
   static Result<CachePool> Create(const CacheShape& shape, const CacheSize& size);
+
+  const CacheShape& shape() const { return shape_; }
+  const CacheSize& size() const { return size_; }
+  // Bytes that were reserved.
+  int64_t bytes() const { return bytes_; }
 
   // Without values of their own, values is null.
   KvView kv(size_t attention_layer);
@@ -82,6 +90,8 @@ class CachePool {
   static Memory Allocate(int64_t floats);
 
   CacheShape shape_;
+  CacheSize size_;
+  int64_t bytes_ = 0;
   std::vector<Memory> keys_;    // per attention layer [pages * kBlockTokens, kv_heads, key_dim]
   std::vector<Memory> values_;  // per attention layer [pages * kBlockTokens, kv_heads, value_dim]
   std::vector<Memory> conv_;    // per linear layer [slots, conv]

@@ -29,6 +29,8 @@ TEST(CachePool, StatesAreCopiedAndClearedInAllLinearLayers) {
 TEST(CachePool, ABudgetHasRoomForItsTokensHoweverTheyAreSpread) {
   const CacheBudget budget{.tokens = 100, .sequences = 3, .slots_per_sequence = 4, .snapshots = 2};
   EXPECT_EQ(budget.size().slots, 14);
+  EXPECT_EQ((CacheBudget{.sequences = 3}).size().slots, 6);
+  EXPECT_EQ((CacheBudget{.sequences = 3, .snapshots = 0}).size().slots, 3);
   for (int64_t first = 1; first <= 98; ++first) {
     const int64_t second = (100 - first) / 2;
     const int64_t third = 100 - first - second;
@@ -36,6 +38,13 @@ TEST(CachePool, ABudgetHasRoomForItsTokensHoweverTheyAreSpread) {
         CacheBudget::PagesFor(first) + CacheBudget::PagesFor(second) + CacheBudget::PagesFor(third),
         budget.size().pages);
   }
+}
+
+TEST(CachePool, ReservesWhatItsShapeSays) {
+  const CachePool pool = *CachePool::Create(kShape, {.pages = 3, .slots = 5});
+  EXPECT_EQ(kShape.bytes_per_token(), 64);
+  EXPECT_EQ(kShape.bytes_per_sequence(), 84);
+  EXPECT_EQ(pool.bytes(), 3 * 16 * 64 + 5 * 84);
 }
 
 TEST(CachePool, MoreThanThereIsIsRefused) {

@@ -10,7 +10,6 @@
 
 #include "signalbox/base/check.h"
 #include "signalbox/base/progress.h"
-#include "signalbox/base/text_util.h"
 #include "signalbox/cli/layout_flags.h"
 #include "signalbox/comm/communicator.h"
 #include "signalbox/engine/verify.h"
@@ -76,7 +75,6 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   const bool follows = invocation.processes != nullptr && invocation.processes->rank() != RankId(0);
   const bool quiet = invocation.flags.Switch("quiet") || follows;
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, parallel));
-  options.budget.tokens = invocation.flags.Int("max-total-tokens");
   int64_t& running = options.layout.limits.max_running_requests;
   if (running == 0) running = parallel;
   options.processes = invocation.processes;
@@ -94,14 +92,10 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   if (model.ok() && !quiet) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     Engine& engine = (*model)->engine();
-    std::string mapped;  // of each rank in this process
-    for (const RankRunner* rank : engine.ranks()) {
-      mapped += (mapped.empty() ? "" : " + ") + HumanBytes(rank->weights().bytes);
-    }
-    fmt::print(stderr, "{}: {} layers, {} of weights mapped{}, device {}, {:.2f} s\n",
-               engine.config().facts.family, engine.config().facts.layers.size(), mapped,
-               engine.ranks().size() > 1 ? " by rank" : "", engine.runner().ops().name(),
-               took.count());
+    fmt::print(stderr, "{}: {} layers, device {}, {:.2f} s\n{}", engine.config().facts.family,
+               engine.config().facts.layers.size(), engine.runner().ops().name(), took.count(),
+               MemoryText(invocation.flags, engine.runner().memory(),
+                          engine.planned().layout.mesh().ranks(), engine.budget().tokens));
   }
   if (model.ok() && !invocation.flags.Switch("no-startup-check"))
     SB_RETURN_IF_ERROR(CheckAtStart((*model)->engine(), directory, quiet));

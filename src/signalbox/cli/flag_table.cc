@@ -22,8 +22,8 @@ FlagSpec From(int least, FlagSpec flag) {
   return flag;
 }
 
-// What decides who holds what; every command that loads or plans a model takes them. Aliases are
-// what other engines call the same thing.
+// What decides who holds what, the cache included; every command that loads or plans a model takes
+// them. Aliases are what other engines call the same thing.
 std::vector<FlagSpec> LayoutFlagTable() {
   using K = FlagKind;
   return {
@@ -80,6 +80,21 @@ std::vector<FlagSpec> LayoutFlagTable() {
        "",
        "what ranks are: threads of this process, or mpirun's processes",
        {"threads", "mpi"}},
+      From(1, Also({"rank-timeout", K::kInt, "60",
+                    "seconds that ranks wait for one another within a step before all give up"},
+                   {"watchdog-timeout"})),
+      Also({"mem-fraction-static", K::kNumber, "0",
+            "share of the memory of machine or container for weights and cache; 0: the cache is "
+            "sized by --max-total-tokens"},
+           {"gpu-memory-utilization"}),
+      {"max-total-tokens", K::kInt, "0",
+       "tokens that the KV cache of an attention group holds at most; 0 follows the model's "
+       "context"},
+      From(-1, {"max-prefix-states", K::kInt, "-1",
+                "states of linear layers kept for prompts that begin alike; -1 is as many as "
+                "requests at a time"}),
+      Also({"disable-radix-cache", K::kSwitch, "", "compute every prompt whole"},
+           {"no-enable-prefix-caching"}),
   };
 }
 
@@ -122,8 +137,6 @@ std::span<const FlagSpec> FlagTable() {
       {"every", K::kInt, "1", "try only every so-manieth layout"},
       {"no-startup-check", K::kSwitch, "",
        "do not compare the first layers of the layout with one rank before the first token"},
-      {"max-total-tokens", K::kInt, "0",
-       "tokens that the KV cache holds; 0 follows the model's context"},
       {"device",
        K::kText,
        "auto",
@@ -197,20 +210,19 @@ std::span<const CommandSpec> CommandTable() {
        "one completion; the text alone on stdout",
        {"MODEL"},
        WithLayout(WithSampling({"prompt", "chat", "system", "no-thinking", "device", "threads",
-                                "delta-rule", "latent-attention", "max-total-tokens", "inject",
-                                "no-startup-check", "quiet"}))},
+                                "delta-rule", "latent-attention", "inject", "no-startup-check",
+                                "quiet"}))},
       {"chat",
        "talk to the model in the terminal",
        {"MODEL"},
        WithLayout(WithSampling({"system", "no-thinking", "device", "threads", "delta-rule",
-                                "latent-attention", "max-total-tokens", "inject",
-                                "no-startup-check", "quiet"}))},
+                                "latent-attention", "inject", "no-startup-check", "quiet"}))},
       {"eval",
        "ask every problem of a file and count right answers",
        {"MODEL"},
        WithLayout({"data", "limit", "parallel", "no-thinking", "max-new-tokens", "device",
-                   "threads", "delta-rule", "latent-attention", "max-total-tokens", "inject",
-                   "no-startup-check", "format", "quiet"})},
+                   "threads", "delta-rule", "latent-attention", "inject", "no-startup-check",
+                   "format", "quiet"})},
       {"plan", "derive and prove the layout, without weights", {"MODEL"}, WithLayout({"format"})},
       {"verify",
        "compare a layout with one rank, or logits with a reference",

@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <thread>
 
+#include "signalbox/base/host_memory.h"
+#include "signalbox/base/text_util.h"
+#include "signalbox/comm/mpi_world.h"
+
 namespace signalbox {
 namespace {
 
@@ -147,6 +151,52 @@ Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags, std::vector<std::
   return layout;
 }
 
+Result<CacheOptions> CacheOptionsOf(const FlagValues& flags, int64_t sequences,
+                                    std::vector<std::string>* notes) {
+  CacheOptions cache{.budget = {.tokens = flags.Int("max-total-tokens"), .sequences = sequences},
+                     .prefix_cache = !flags.Switch("disable-radix-cache")};
+  if (const int64_t states = flags.Int("max-prefix-states"); states >= 0) {
+    if (states > 0 && !cache.prefix_cache) {
+      return Contradiction(fmt::format("--max-prefix-states {} and nobody to keep them", states),
+                           "--disable-radix-cache");
+    }
+    cache.budget.snapshots = states;
+  }
+  const double fraction = flags.Number("mem-fraction-static");
+  if (fraction == 0) return cache;
+  if (fraction > 1) {
+    return InvalidArgument({.what = "unusable value",
+                            .where = "--mem-fraction-static",
+                            .found = flags.Text("mem-fraction-static"),
+                            .expected = "above 0 and at most 1"});
+  }
+  SB_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
+  const int processes = MpiProcessesHere();
+  const auto wanted = static_cast<int64_t>(fraction * static_cast<double>(host.total));
+  cache.memory = std::max<int64_t>(std::min(wanted, host.available) / processes, 1);
+  notes->push_back(fmt::format(
+      "{} for weights and cache{}: {} of the {} of {}{}", HumanBytes(cache.memory),
+      processes > 1 ? fmt::format(" of each of {} processes", processes) : "",
+      flags.Text("mem-fraction-static"), HumanBytes(host.total), host.source,
+      wanted > host.available ? fmt::format(", of which {} are free", HumanBytes(host.available))
+                              : ""));
+  return cache;
+}
+
+std::string MemoryText(const FlagValues& flags, const RankMemory& rank, int64_t ranks,
+                       int64_t tokens) {
+  std::string text = fmt::format("memory of {}: {}\n",
+                                 ranks == 1 ? "the rank" : fmt::format("each of {} ranks", ranks),
+                                 rank.ToString());
+  if (const int64_t asked = flags.Int("max-total-tokens"); tokens < asked) {
+    text += fmt::format(
+        "note: --max-total-tokens {} is more than --mem-fraction-static {} leaves room for; it is "
+        "{}\n",
+        asked, flags.Text("mem-fraction-static"), tokens);
+  }
+  return text;
+}
+
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
                                       std::vector<std::string>* notes) {
   EngineOptions options;
@@ -167,12 +217,22 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
   options.threads = static_cast<int>(flags.Int("threads"));
   if (options.threads == 0)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  options.budget.sequences = parallel;
+  SB_ASSIGN_OR_RETURN(const CacheOptions cache, CacheOptionsOf(flags, parallel, notes));
+  options.budget = cache.budget;
+  options.memory = cache.memory;
+  options.prefix_cache = cache.prefix_cache;
+  options.rank_timeout = RankTimeoutOf(flags);
   options.deterministic = flags.Switch("deterministic");
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
   options.expand_latents = flags.Text("latent-attention") == "expanded";
-  if (flags.Has("inject")) options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
+  if (flags.Knows("inject") && flags.Has("inject"))
+    options.fault = ParseEnum<LayoutFault>(flags.Text("inject"));
   return options;
+}
+
+std::chrono::milliseconds RankTimeoutOf(const FlagValues& flags) {
+  constexpr int64_t kMost = 1'000'000'000;
+  return std::chrono::seconds(std::min(flags.Int("rank-timeout"), kMost));
 }
 
 Status CheckLauncher(const FlagValues& flags, bool started_by_mpi) {

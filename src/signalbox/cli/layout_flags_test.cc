@@ -11,6 +11,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "signalbox/base/host_memory.h"
+
 namespace signalbox {
 namespace {
 
@@ -60,8 +62,13 @@ Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std
     return Describe(layout);
   }
   SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(invocation.flags, 1, notes));
+  const CacheBudget& b = options.budget;
   return Describe(options.layout) +
-         (options.device == Device::kCpu ? "device=cpu " : "device=reference ");
+         fmt::format(
+             "device={} tokens={} sequences={} snapshots={} memory={} prefix={} timeout={} ",
+             options.device == Device::kCpu ? "cpu" : "reference", b.tokens, b.sequences,
+             b.snapshots ? std::to_string(*b.snapshots) : "auto", options.memory,
+             options.prefix_cache ? "on" : "off", options.rank_timeout.count());
 }
 
 TEST(LayoutFlags, Cases) {
@@ -101,6 +108,40 @@ TEST(LayoutFlags, Cases) {
     EXPECT_THAT(outcome.status().message(), HasSubstr(expected));
   }
   EXPECT_GT(cases, 50);
+}
+
+// A share of what there is, never more than is free; the note has the numbers.
+TEST(LayoutFlags, AShareOfTheMemory) {
+  const auto memory = [](const char* share) {
+    const char* arguments[] = {"signalbox", "generate", "model", "--mem-fraction-static", share};
+    std::vector<std::string> notes;
+    const auto cache = CacheOptionsOf(ParseCommandLine(5, arguments)->flags, 2, &notes);
+    EXPECT_TRUE(cache.ok()) << cache.status().ToString();
+    return cache.ok() ? cache->memory : 0;
+  };
+  const auto host = ReadHostMemory();
+  if (!host.ok()) GTEST_SKIP() << host.status().ToString();
+  const auto tenth = static_cast<double>(host->total) * 0.1;
+  EXPECT_GT(memory("0.001"), 0);
+  EXPECT_LE(static_cast<double>(memory("0.1")), tenth);
+  EXPECT_LE(memory("0.1"), memory("1"));
+  EXPECT_LE(memory("1"), host->total);
+}
+
+TEST(LayoutFlags, MemoryIsToldWithItsNumbers) {
+  const char* arguments[] = {
+      "signalbox", "plan", "model", "--max-total-tokens", "4096", "--gpu-memory-utilization",
+      "0.5"};
+  const FlagValues flags = ParseCommandLine(7, arguments)->flags;
+  const RankMemory rank{
+      .weights = 3 << 20, .size = {.pages = 10, .slots = 4}, .page_bytes = 2048, .slot_bytes = 512};
+  EXPECT_EQ(MemoryText(flags, rank, 2, 4096),
+            "memory of each of 2 ranks: weights 3.0 MiB, KV 10 pages of 16 tokens x 2.0 KiB = "
+            "20.0 KiB, state 4 slots x 512 B = 2.0 KiB\n");
+  const std::string cut = MemoryText(flags, {.weights = 1024}, 1, 160);
+  EXPECT_THAT(cut, HasSubstr("memory of the rank: weights 1.0 KiB\n"));
+  EXPECT_THAT(cut, HasSubstr("--max-total-tokens 4096 is more than --mem-fraction-static 0.5 "
+                             "leaves room for; it is 160"));
 }
 
 TEST(LayoutFlags, LauncherMustFitTheProcess) {

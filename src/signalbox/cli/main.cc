@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <exception>
 
 #include "signalbox/cli/commands.h"
+#include "signalbox/cli/layout_flags.h"
 #include "signalbox/comm/mpi_world.h"
 
 namespace {
-
-// Ranks that are processes wait for the next command inside a collective call.
-constexpr std::chrono::minutes kMpiDeadline{10};
 
 int Run(int argc, char** argv) {
   using signalbox::Status;
@@ -26,7 +23,10 @@ int Run(int argc, char** argv) {
       invocation->processes = &processes;
       return signalbox::RunCommand(*invocation);
     };
-    status = signalbox::MpiLaunched() ? signalbox::RunMpi({.deadline = kMpiDeadline}, run)
+    signalbox::CommOptions options;
+    if (invocation->flags.Knows("rank-timeout"))
+      options.deadline = signalbox::RankTimeoutOf(invocation->flags);
+    status = signalbox::MpiLaunched() ? signalbox::RunMpi(options, run)
                                       : signalbox::RunCommand(*invocation);
   }
   if (status.ok()) return 0;

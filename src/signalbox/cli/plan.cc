@@ -17,10 +17,18 @@ Status RunPlan(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   std::vector<std::string> notes;
   SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(flags, &notes));
+  SB_ASSIGN_OR_RETURN(CacheOptions cache,
+                      CacheOptionsOf(flags, options.limits.max_running_requests, &notes));
+  cache.budget.slots_per_sequence = 1 + options.limits.draft_tokens;
+  if (!cache.prefix_cache) cache.budget.snapshots = 0;
   for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
   SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
+  const int64_t ranks = planned.layout.mesh().ranks();
+  const CacheDemand demand =
+      DemandOf(planned.layout, planned.model.facts, config.facts.max_position, ranks);
+  SB_ASSIGN_OR_RETURN(const CacheBudget budget, SizeCache(cache.budget, cache.memory, demand));
   const std::string& format = flags.Text("format");
   if (format == "json") {
     fmt::print("{}\n", LayoutToJson(planned.layout));
@@ -32,7 +40,9 @@ Status RunPlan(const Invocation& invocation) {
     }
     fmt::print("{}", LayoutToSvg(planned.layout, {.kind = kind, .phase = Phase::kDecode}));
   } else {
-    fmt::print("{}", LayoutToText(planned.layout));
+    fmt::print("{}{}", LayoutToText(planned.layout),
+               MemoryText(flags, MemoryOfRank(planned.layout.memory, budget.size()), ranks,
+                          budget.tokens));
   }
   return OkStatus();
 }

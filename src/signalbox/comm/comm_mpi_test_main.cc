@@ -36,6 +36,9 @@ std::vector<RankId> All(const Communicator& comm) {
 
 TEST(MpiWorld, IsLaunched) {
   EXPECT_TRUE(MpiLaunched());
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  EXPECT_EQ(MpiProcessesHere(), size);  // the test runs on one host
 }
 
 TEST(MpiWorld, EveryOperationOnEveryGroupMatchesTheModel) {

@@ -157,7 +157,7 @@ Status Communicator::AllGather(Group group, std::span<const std::byte> send,
   return Run(op);
 }
 
-Status Communicator::Broadcast(Group group, RankId root, std::span<std::byte> data) {
+Status Communicator::Broadcast(Group group, RankId root, std::span<std::byte> data, bool idle) {
   const int root_at = static_cast<int>(std::ranges::find(group, root) - group.begin());
   SB_ASSIGN_OR_RETURN(Collective op, Begin(OpKind::kBroadcast, group, root_at));
   if (root_at == static_cast<int>(group.size())) {
@@ -168,6 +168,7 @@ Status Communicator::Broadcast(Group group, RankId root, std::span<std::byte> da
   if (op.position == root_at) std::ranges::fill(give_, bytes);
   take_[root_at] = bytes;
   op.send = op.recv = data.data();
+  op.idle = idle;
   return Run(op);
 }
 

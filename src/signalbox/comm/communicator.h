@@ -77,10 +77,11 @@ struct Collective {
   // Otherwise every member is given the same bytes.
   const std::byte* send = nullptr;
   std::byte* recv = nullptr;  // blocks of take[] bytes; reduce-scatter: the one own block
+  bool idle = false;          // no deadline on this rank
 };
 
 struct CommOptions {
-  // The longest that a rank waits for the others within one call.
+  // The longest that a rank waits for the others within one call, but for idle broadcasts.
   std::chrono::milliseconds deadline{60'000};
 };
 
@@ -107,8 +108,9 @@ class Communicator {
   Status AllGather(Group group, std::span<const std::byte> send, std::span<const int64_t> bytes,
                    std::span<std::byte> recv);
 
-  // data <- data of `root`, a member.
-  Status Broadcast(Group group, RankId root, std::span<std::byte> data);
+  // data <- data of `root`, a member. `idle`: this rank has nothing to do until then, and waits
+  // without a deadline; it still ends with the world.
+  Status Broadcast(Group group, RankId root, std::span<std::byte> data, bool idle = false);
 
   // Block m of `send` goes to member m; block m of `recv` comes from member m.
   Status AllToAll(Group group, std::span<const std::byte> send, std::span<const int64_t> send_bytes,

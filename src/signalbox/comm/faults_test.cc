@@ -202,6 +202,20 @@ TEST(Faults, ACircleOfGroupsEndsAtTheDeadline) {
   for (const Status& s : seen) EXPECT_FALSE(s.ok());
 }
 
+// A rank that waits for work waits as long as there is none, but not for one that has gone.
+TEST(Faults, AnIdleBroadcastHasNoDeadline) {
+  for (const bool leaves : {false, true}) {
+    const auto seen = RunAlone(3, kShort, [&](Communicator& comm) -> Status {
+      std::vector<std::byte> data(8);
+      if (comm.rank() != RankId(0)) return comm.Broadcast(Ranks(3), RankId(0), data, /*idle=*/true);
+      std::this_thread::sleep_for(kLate);
+      if (leaves) comm.Abort(Internal({.what = "no more work"}));
+      return leaves ? OkStatus() : comm.Broadcast(Ranks(3), RankId(0), data);
+    });
+    for (int r = 1; r < 3; ++r) EXPECT_EQ(seen[r].ok(), !leaves) << seen[r].ToString();
+  }
+}
+
 TEST(Faults, AnEndedWorldStaysEnded) {
   const std::vector<Status> seen = RunAlone(2, kLong, [&](Communicator& comm) {
     if (comm.rank().value() == 0) comm.Abort(Cancelled({.what = "stopped by the user"}));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/comm/mpi_world.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace signalbox {
@@ -11,6 +12,15 @@ bool MpiLaunched() {
     if (std::getenv(name) != nullptr) return true;
   }
   return false;
+}
+
+int MpiProcessesHere() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr) return std::max(std::atoi(value), 1);
+  }
+  return 1;
 }
 
 }  // namespace signalbox
@@ -163,7 +173,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   Status Run(const Collective& op) override {
-    deadline_ = Clock::now() + limit_;
+    deadline_ = op.idle ? Clock::time_point::max() : Clock::now() + limit_;
     SB_RETURN_IF_ERROR(Meet(op));
     if (!IsSum(op.tag.kind)) return Move(op);
     return op.tag.kind == OpKind::kAllReduceSum ? AllReduce(op) : ReduceScatter(op);

@@ -26,6 +26,9 @@ namespace signalbox {
 // Whether an MPI launcher started this process, by its environment; initialises nothing.
 bool MpiLaunched();
 
+// How many of the launcher's processes share this host, by the environment; 1 where nobody says.
+int MpiProcessesHere();
+
 // A communicator over all processes that were started together; initialises MPI if nobody has. All
 // of them must call it, in the same order. Refused: built without MPI.
 Result<std::unique_ptr<Communicator>> CreateMpiCommunicator(const CommOptions& options);

@@ -183,7 +183,7 @@ class ThreadCommunicator final : public Communicator {
   Status Meet(const Collective& op) {
     const auto& group = op.tag.group;
     const int n = static_cast<int>(group.size());
-    deadline_ = Clock::now() + world_->deadline;
+    deadline_ = op.idle ? Clock::time_point::max() : Clock::now() + world_->deadline;
     me_.call = op;
     me_.call_stages = me_.stages.load(std::memory_order_relaxed);
     base_.assign(n, 0);

@@ -106,13 +106,28 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
   return engine;
 }
 
+Status Engine::FillBudget(const EngineOptions& options) {
+  Communicator* const processes = options.processes;
+  CacheBudget asked = options.budget;
+  asked.slots_per_sequence = 1 + drafts_;
+  prefix_cache_ = options.prefix_cache;
+  if (!prefix_cache_) asked.snapshots = 0;
+  const int64_t here = processes != nullptr ? 1 : planned_.layout.mesh().ranks();
+  const CacheDemand demand =
+      DemandOf(planned_.layout, planned_.model.facts, config_.facts.max_position, here);
+  SB_ASSIGN_OR_RETURN(budget_, SizeCache(asked, options.memory, demand));
+  if (processes == nullptr) return OkStatus();
+  std::vector<RankId> all;
+  for (int r = 0; r < processes->size(); ++r) all.emplace_back(r);
+  return processes->Agree(all, Agreement::kMin, std::span(&budget_.tokens, 1));
+}
+
 Status Engine::Start(const EngineOptions& options, const LoadProgress& progress) {
   const int ranks = planned_.layout.mesh().ranks();
   RankSetup setup{.checkpoint = &checkpoint_,
                   .facts = &config_.facts,
                   .model = &planned_.model,
                   .layout = &planned_.layout,
-                  .budget = options.budget,
                   .chunked_delta = options.chunked_delta,
                   .expand_latents = options.expand_latents,
                   .bf16_rope = options.bf16_rope,
@@ -120,24 +135,18 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .row_faults = {.read_poison = options.fault == LayoutFault::kPoisonRow,
                                  .id_offset = options.fault == LayoutFault::kIdsOffByOne ? 1 : 0,
                                  .weigh_twice = options.fault == LayoutFault::kWeightsTwice}};
-  if (setup.budget.sequences == 0) setup.budget.sequences = 4;
-  if (setup.budget.tokens == 0) {
-    setup.budget.tokens =
-        std::min<int64_t>(setup.budget.sequences * config_.facts.max_position, 16384);
-  }
-  drafts_ = options.layout.limits.draft_tokens;
-  setup.budget.slots_per_sequence = 1 + drafts_;
-  if (setup.budget.snapshots == 0) setup.budget.snapshots = setup.budget.sequences;
-  budget_ = setup.budget;
-  const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);
-  accounts_.assign(static_cast<size_t>(parts), CacheAccount(budget_.size()));
-  named_ = std::make_unique<SequenceTable>(accounts_);
   if (options.processes != nullptr && options.processes->size() != ranks) {
     return InvalidArgument(
         {.what = "as many processes as ranks are needed",
          .where = "--tp",
          .found = fmt::format("{} ranks in {} processes", ranks, options.processes->size())});
   }
+  drafts_ = options.layout.limits.draft_tokens;
+  SB_RETURN_IF_ERROR(FillBudget(options));
+  setup.budget = budget_;
+  const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);
+  accounts_.assign(static_cast<size_t>(parts), CacheAccount(budget_.size()));
+  named_ = std::make_unique<SequenceTable>(accounts_);
   if (ranks == 1 && !Exchanges(planned_.layout)) {
     SB_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(options, 1));
     SB_ASSIGN_OR_RETURN(alone_, RankRunner::Create(setup, std::move(ops), progress));
@@ -160,7 +169,8 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
   if (options.processes != nullptr) {
     SB_ASSIGN_OR_RETURN(team_, RankTeam::JoinProcesses(*options.processes, make));
   } else {
-    SB_ASSIGN_OR_RETURN(team_, RankTeam::StartThreads(ranks, make));
+    const CommOptions comm{.deadline = options.rank_timeout};
+    SB_ASSIGN_OR_RETURN(team_, RankTeam::StartThreads(ranks, comm, make));
   }
   return OkStatus();
 }

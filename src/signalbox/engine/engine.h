@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <span>
@@ -56,10 +57,16 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
 struct EngineOptions {
   Device device = Device::kCpu;
   int threads = 1;  // of all ranks together
-  // Of each part. Zero: room for 4 sequences of the model's context, at most 16,384 tokens. Slots
-  // for roll-back follow from the layout's drafts; without a number, as many snapshots as
-  // sequences.
+  // Of each part; zeroes are filled in by SizeCache. Slots for roll-back follow from the layout's
+  // drafts.
   CacheBudget budget;
+  // Bytes for the weights and the cache of the ranks in this process; 0: no limit. Processes take
+  // what the one with the least can have.
+  int64_t memory = 0;
+  // Prompts start from what others have computed; off, no snapshots are kept.
+  bool prefix_cache = true;
+  // How long ranks that are threads wait for one another (RankTeam).
+  std::chrono::milliseconds rank_timeout = CommOptions{}.deadline;
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
@@ -112,6 +119,7 @@ class Engine {
   const std::optional<FaultyLayout>& faulty() const { return faulty_; }
   // Of each part.
   const CacheBudget& budget() const { return budget_; }
+  bool prefix_cache() const { return prefix_cache_; }
   // Who has what of the cache, by part.
   std::vector<CacheAccount>& accounts() { return accounts_; }
   // Most tokens of a step that has prompt tokens.
@@ -124,12 +132,14 @@ class Engine {
   Engine(Checkpoint checkpoint, ModelConfig config)
       : checkpoint_(std::move(checkpoint)), config_(std::move(config)) {}
   Status Start(const EngineOptions& options, const LoadProgress& progress);
+  Status FillBudget(const EngineOptions& options);
 
   Checkpoint checkpoint_;
   ModelConfig config_;
   PlannedModel planned_;
   std::optional<FaultyLayout> faulty_;
   CacheBudget budget_;
+  bool prefix_cache_ = true;
   std::vector<CacheAccount> accounts_;
   std::unique_ptr<SequenceTable> named_;
   int64_t prefill_chunk_ = 0;

@@ -19,7 +19,7 @@ SchedulerOptions SchedulerOptionsOf(const StepRuntime& runtime, const GeneratorO
       .prefill_chunk = options.prefill_chunk > 0 ? options.prefill_chunk : runtime.prefill_chunk,
       .drafts = options.speculate ? runtime.drafts : 0,
       .has_state = runtime.has_state,
-      .prefix_cache = options.prefix_cache};
+      .prefix_cache = options.prefix_cache && runtime.prefix_cache};
 }
 
 int64_t RowsOf(const Window& w) {
@@ -44,6 +44,7 @@ StepRuntime RuntimeOf(Engine& engine) {
           .prefill_chunk = engine.prefill_chunk(),
           .drafts = engine.drafts(),
           .has_state = has_state,
+          .prefix_cache = engine.prefix_cache(),
           .end_ids = engine.config().stop_ids};
 }
 

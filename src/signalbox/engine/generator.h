@@ -30,6 +30,7 @@ struct StepRuntime {
   int64_t prefill_chunk = 0;     // most rows of a step with prompt tokens
   int64_t drafts = 0;            // per sequence and step
   bool has_state = false;        // the model has linear layers
+  bool prefix_cache = true;      // prompts may start from what others have computed
   std::vector<TokenId> end_ids;  // that ignore_eos ignores
 };
 // The engine outlives it.
@@ -41,8 +42,8 @@ struct GeneratorOptions {
   int64_t prefill_chunk = 0;
   // Ids from here on have no text and are never sampled; 0: the whole vocabulary is usable.
   int64_t usable_vocab = 0;
-  bool prefix_cache = true;
-  bool speculate = true;  // where the engine was planned for drafts
+  bool prefix_cache = true;  // where the engine has one
+  bool speculate = true;     // where the engine was planned for drafts
 };
 
 struct GeneratorStats {

@@ -146,6 +146,13 @@ Status RankRunner::BuildExchanges() {
   return OkStatus();
 }
 
+RankMemory RankRunner::memory() const {
+  return {.weights = weights_.bytes,
+          .size = cache_->size(),
+          .page_bytes = kBlockTokens * cache_->shape().bytes_per_token(),
+          .slot_bytes = cache_->shape().bytes_per_sequence()};
+}
+
 MathContext RankRunner::Context() {
   return {.ops = *ops_,
           .scratch = scratch_,

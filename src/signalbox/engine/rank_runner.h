@@ -17,6 +17,7 @@
 #include "signalbox/base/ids.h"
 #include "signalbox/base/status.h"
 #include "signalbox/cache/cache_pool.h"
+#include "signalbox/engine/cache_sizing.h"
 #include "signalbox/engine/layer_executor.h"
 #include "signalbox/engine/rank_team.h"
 #include "signalbox/engine/step_command.h"
@@ -56,6 +57,9 @@ class RankRunner final : public Rank {
   const ModelWeights& weights() const { return weights_; }
   Ops& ops() { return *ops_; }
   CachePool& cache() { return *cache_; }
+  const CachePool& cache() const { return *cache_; }
+  // What it has mapped and reserved.
+  RankMemory memory() const;
   // Sees every step of every layer on this rank; empty to switch off.
   void set_observer(StepObserver observer) { observer_ = std::move(observer); }
 

@@ -43,9 +43,10 @@ struct DescribeMixer {
     if (d.key_heads < d.value_heads) {
       kind->heads.push_back({"key heads", d.key_heads, /*may_repeat=*/!d.grouped});
     }
+    const int64_t tail = (d.conv_kernel - 1) * kFloat;  // of a channel of the convolution
     kind->bytes.cache_per_sequence =
-        ((d.conv_kernel - 1) * d.conv_channels() + d.value_heads * d.key_dim * d.value_dim) *
-        kFloat;
+        tail * d.value_width() + d.value_heads * d.key_dim * d.value_dim * kFloat;
+    kind->bytes.cache_per_sequence_repeated = tail * 2 * d.key_width();
   }
 };
 

@@ -232,6 +232,14 @@ std::span<const float> LayerWeights::vector(Role role) const {
   return v;
 }
 
+int64_t LayerWeights::bytes() const {
+  int64_t bytes = 0;
+  for (const MatrixView& m : matrix_) bytes += m.empty() ? 0 : m.bytes();
+  for (const std::vector<float>& v : vector_)
+    bytes += static_cast<int64_t>(v.size() * sizeof(float));
+  return bytes;
+}
+
 void LayerWeights::Append(Role role, std::span<const float> values) {
   std::vector<float>& v = vector_[Index(role)];
   v.insert(v.end(), values.begin(), values.end());

@@ -53,6 +53,9 @@ class LayerWeights {
   // Appends, so that parts of one tensor can follow one another.
   void Append(Role role, std::span<const float> values);
 
+  // Of all matrices and vectors but the experts'.
+  int64_t bytes() const;
+
   std::vector<ExpertWeights> experts;  // [slots]
 
  private:

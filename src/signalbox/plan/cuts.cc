@@ -216,7 +216,8 @@ MemoryPlan MemoryOf(const LayerKindFacts& facts, const LayerCut& cut, const Mesh
                .dense = b.dense / mesh.Size(cut.dense_width),
                .whole = b.whole,
                .cache_per_token = b.cache_per_token / cache_ways,
-               .cache_per_sequence = b.cache_per_sequence / ways};
+               .cache_per_sequence =
+                   b.cache_per_sequence / ways + b.cache_per_sequence_repeated / cache_ways};
   if (facts.moe) {
     m.experts = b.experts / facts.moe->experts * cut.slots_per_rank / mesh.Size(cut.expert_width);
   }

@@ -59,6 +59,7 @@ struct LayerBytes {
   int64_t cache_per_token = 0;     // keys and values, cut like the heads, but into no more shares
                                    // than there are heads of those that may repeat
   int64_t cache_per_sequence = 0;  // recurrent state, cut like the heads
+  int64_t cache_per_sequence_repeated = 0;  // more of it, cut like the keys and values
 };
 
 struct LayerKindFacts {
