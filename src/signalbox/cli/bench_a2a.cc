@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 
 #include "signalbox/a2a/measure.h"
-#include "signalbox/base/text_util.h"
 #include "signalbox/cli/bench.h"
 #include "signalbox/cli/layout_flags.h"
 #include "signalbox/comm/fakes.h"
@@ -29,50 +27,23 @@ constexpr int64_t kMostTokens = int64_t{1} << 20;
 constexpr int64_t kMostHidden = int64_t{1} << 20;
 constexpr int64_t kMostExperts = int64_t{1} << 16;
 
-Result<int> InRange(const FlagValues& flags, std::string_view flag, int64_t least, int64_t most) {
-  const int64_t value = flags.Int(flag);
-  if (value >= least && value <= most) return static_cast<int>(value);
-  return InvalidArgument({.what = "unusable value",
-                          .where = fmt::format("--{}", flag),
-                          .found = std::to_string(value),
-                          .expected = fmt::format("{} to {}", least, most)});
+Result<int> IntOf(const FlagValues& flags, std::string_view flag, int64_t least, int64_t most) {
+  SB_ASSIGN_OR_RETURN(const int64_t value, NumberOf(flags, flag, least, most));
+  return static_cast<int>(value);
 }
 
 Result<Sizes> SizesOf(const FlagValues& flags) {
   Sizes s;
-  SB_ASSIGN_OR_RETURN(s.ranks, InRange(flags, "ranks", 1, kMaxThreadRanks));
-  SB_ASSIGN_OR_RETURN(s.experts, InRange(flags, "experts", 1, kMostExperts));
-  SB_ASSIGN_OR_RETURN(s.hidden, InRange(flags, "hidden", 1, kMostHidden));
-  SB_ASSIGN_OR_RETURN(s.top_k, InRange(flags, "top-k", 1, s.experts));
-  SB_ASSIGN_OR_RETURN(s.repeats, InRange(flags, "repeats", 1, 100'000));
+  SB_ASSIGN_OR_RETURN(s.ranks, IntOf(flags, "ranks", 1, kMaxThreadRanks));
+  SB_ASSIGN_OR_RETURN(s.experts, IntOf(flags, "experts", 1, kMostExperts));
+  SB_ASSIGN_OR_RETURN(s.hidden, IntOf(flags, "hidden", 1, kMostHidden));
+  SB_ASSIGN_OR_RETURN(s.top_k, IntOf(flags, "top-k", 1, s.experts));
+  SB_ASSIGN_OR_RETURN(s.repeats, IntOf(flags, "repeats", 1, 100'000));
   if (s.experts % s.ranks == 0) return s;
   return InvalidArgument({.what = "experts do not divide by ranks",
                           .where = "--experts",
                           .found = fmt::format("{} experts, {} ranks", s.experts, s.ranks),
                           .expected = fmt::format("a multiple of {}", s.ranks)});
-}
-
-// "1,128,4096".
-Result<std::vector<int64_t>> TokensOf(const FlagValues& flags) {
-  const std::string& text = flags.Text("tokens");
-  std::vector<int64_t> list;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (;;) {
-    int64_t n = 0;
-    const auto read = std::from_chars(at, end, n);
-    const bool more = read.ptr != end && *read.ptr == ',';
-    if (read.ec != std::errc() || n < 1 || n > kMostTokens || !(more || read.ptr == end)) {
-      return InvalidArgument(
-          {.what = "unusable value",
-           .where = "--tokens",
-           .found = Quoted(text),
-           .expected = fmt::format("numbers of 1 to {}, separated by commas", kMostTokens)});
-    }
-    list.push_back(n);
-    if (!more) return list;
-    at = read.ptr + 1;
-  }
 }
 
 // The contracts that the flags name; with none named, all that exchange anything.
@@ -146,9 +117,11 @@ Result<Measured> Measure(const Contract& contract, const Sizes& sizes, int64_t t
 
 }  // namespace
 
-Result<BenchTable> BenchA2a(const FlagValues& flags) {
+Result<BenchTable> BenchA2a(const Invocation& invocation) {
+  const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(const Sizes sizes, SizesOf(flags));
-  SB_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens, TokensOf(flags));
+  SB_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
+                      NumbersOf(flags, "tokens", 1, kMostTokens));
   SB_ASSIGN_OR_RETURN(const std::vector<Contract> contracts, ContractsToMeasure(flags));
   BenchTable table;
   table.title =
