@@ -116,7 +116,8 @@ class LatentAttention {
                          .width = width,
                          .rows = rows,
                          .out = latents,
-                         .out_stride = width});
+                         .out_stride = width,
+                         .dtype = state_.kv.dtype});
     MatMul(ctx_, w_.matrix(Role::kKeyValue), latents, width, length, both, heads_ * head);
     Copy(both, head, f_.own_dim, length * heads_, keys, f_.query_dim());
     Copy(both + f_.own_dim, head, f_.value_dim, length * heads_, values, f_.value_dim);

@@ -24,18 +24,19 @@ int64_t BytesOf(const LayerWeights& w, std::initializer_list<Role> roles) {
   return bytes;
 }
 
-constexpr auto kFloat = static_cast<int64_t>(sizeof(float));  // caches are kept in float
+constexpr auto kFloat = static_cast<int64_t>(sizeof(float));  // states are kept in float
 
 struct DescribeMixer {
   LayerKindFacts* kind;
+  DType kv_dtype;
 
   void operator()(const AttentionFacts& a) const {
     kind->heads = {{"heads", a.heads}, {"kv heads", a.kv_heads, /*may_repeat=*/true}};
-    kind->bytes.cache_per_token = 2 * a.kv_heads * a.head_dim * kFloat;
+    kind->bytes.cache_per_token = 2 * a.kv_heads * a.head_dim * ByteSize(kv_dtype);
   }
   void operator()(const LatentAttentionFacts& a) const {
     kind->heads = {{"heads", a.heads}, {"latents", 1, /*may_repeat=*/true}};
-    kind->bytes.cache_per_token = a.cached() * kFloat;
+    kind->bytes.cache_per_token = a.cached() * ByteSize(kv_dtype);
   }
   void operator()(const DeltaNetFacts& d) const {
     kind->heads = {{"value heads", d.value_heads}};
@@ -56,11 +57,11 @@ Rational ScaleOf(const MoeFacts& moe) {
 }
 
 LayerKindFacts DescribeLayer(const ModelFacts& facts, const LayerFacts& layer,
-                             const LayerWeights& w) {
+                             const LayerWeights& w, DType kv_dtype) {
   LayerKindFacts kind{.layers = 1};
   LayerShape shape{.mixes = facts.mixes, .snapshot = layer.snapshot};
   kind.kind = MixerName(layer);
-  std::visit(DescribeMixer{&kind}, layer.mixer);
+  std::visit(DescribeMixer{&kind, kv_dtype}, layer.mixer);
   kind.bytes.mixer = BytesOf(
       w, {Role::kQuery, Role::kKey, Role::kValue, Role::kKeyValue, Role::kOutGate, Role::kOut,
           Role::kDeltaQuery, Role::kDeltaKey, Role::kDeltaValue, Role::kDeltaGate, Role::kDeltaBeta,
@@ -106,14 +107,14 @@ LayerKindFacts DescribeLayer(const ModelFacts& facts, const LayerFacts& layer,
 
 }  // namespace
 
-ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole) {
+ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole, DType kv_dtype) {
   ModelLayout layout;
   layout.facts.hidden = facts.hidden;
   layout.facts.trunk_bytes = BytesOf(whole.trunk, {Role::kEmbedding});
   if (!facts.tied_embeddings) layout.facts.trunk_bytes += BytesOf(whole.trunk, {Role::kHead});
   if (whole.mtp) layout.facts.trunk_bytes += BytesOf(whole.mtp->module, {Role::kMtpProject});
   const auto add = [&](const LayerFacts& layer, const LayerWeights& w) {
-    LayerKindFacts kind = DescribeLayer(facts, layer, w);
+    LayerKindFacts kind = DescribeLayer(facts, layer, w, kv_dtype);
     auto& kinds = layout.facts.kinds;
     const auto it = std::find_if(kinds.begin(), kinds.end(),
                                  [&](const LayerKindFacts& k) { return k.kind == kind.kind; });

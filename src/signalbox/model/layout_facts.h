@@ -14,6 +14,7 @@
 #include "signalbox/model/facts.h"
 #include "signalbox/model/weights.h"
 #include "signalbox/plan/facts.h"
+#include "signalbox/tensor/dtype.h"
 
 namespace signalbox {
 
@@ -22,7 +23,8 @@ struct ModelLayout {
   std::vector<size_t> kind_of_layer;  // [layers, then the draft layer where there is one]
 };
 
-// `whole` is loaded without a cut.
-ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole);
+// `whole` is loaded without a cut; keys and values are cached in `kv_dtype`.
+ModelLayout DescribeLayout(const ModelFacts& facts, const ModelWeights& whole,
+                           DType kv_dtype = DType::kF32);
 
 }  // namespace signalbox

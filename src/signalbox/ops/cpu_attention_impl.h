@@ -219,6 +219,23 @@ inline void AddValues(const QueryRows& q, int64_t begin, int64_t first, const fl
   flush();
 }
 
+// Rows of `width` numbers of the n tokens at `first`: where they lie or, if they are not floats, in
+// `converted`, which is moved on. Converted once for all queries of the task.
+inline void BlockRows(const AttentionTask& p, const std::byte* pages, int64_t row_bytes,
+                      int64_t width, int64_t first, int64_t n, float*& converted,
+                      const float** rows) {
+  for (int64_t j = 0; j < n; ++j) {
+    const int64_t position = first + j;
+    const int64_t page_row = p.block_table[position / p.block] * p.block + position % p.block;
+    const std::byte* row = pages + page_row * row_bytes;
+    rows[j] = reinterpret_cast<const float*>(row);
+    if (p.dtype == DType::kF32) continue;
+    LoadNumbers(row, width, p.dtype, converted);
+    rows[j] = converted;
+    converted += width;
+  }
+}
+
 void Attention(const AttentionTask& p) {
   const int64_t rows = p.queries * p.group;
   const QueryRows q = {p, rows, p.scratch, p.scratch + rows * kKeyBlock,
@@ -227,13 +244,13 @@ void Attention(const AttentionTask& p) {
   for (int64_t first = 0; first < end; first += kKeyBlock) {
     const int64_t n = end - first < kKeyBlock ? end - first : kKeyBlock;
     const float* keys[kKeyBlock];
-    const float* values[kKeyBlock];
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t position = first + j;
-      const int64_t page_row = p.block_table[position / p.block] * p.block + position % p.block;
-      keys[j] = p.keys + page_row * p.key_stride;
-      values[j] = p.values + page_row * p.value_stride;
+    const float* own_values[kKeyBlock];
+    float* converted = p.scratch + rows * (kKeyBlock + 2);
+    BlockRows(p, p.keys, p.key_bytes, p.head_dim, first, n, converted, keys);
+    if (p.values != nullptr) {
+      BlockRows(p, p.values, p.value_bytes, p.value_dim, first, n, converted, own_values);
     }
+    const float* const* values = p.values != nullptr ? own_values : keys;
     // Queries before the block see none of it.
     const int64_t begin = first > p.position ? (first - p.position) * p.group : 0;
     ScoreBlock(q, begin, first, keys, n);

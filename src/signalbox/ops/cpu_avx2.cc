@@ -20,6 +20,7 @@ const CpuKernels& Avx2Kernels() {
       .mat_mul = MatMul,
       .mat_mul_transposed = MatMulTransposed,
       .decode_row = DecodeRow,
+      .load_floats = LoadNumbers,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
       .mix = Mix,

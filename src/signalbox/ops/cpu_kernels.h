@@ -12,6 +12,7 @@
 //   k.mat_mul({.x = x, .x_stride = 64, .tokens = 3, .w = &w, .row_end = w.rows, .y = y, ...});
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "signalbox/ops/ops.h"
@@ -43,9 +44,10 @@ struct MatMulTask {
 
 // Keys that attention takes at a time; blocks begin at absolute positions that are multiples of it.
 inline constexpr int64_t kKeyBlock = 64;
-// Floats of AttentionTask::scratch.
-constexpr int64_t AttentionFloats(int64_t queries, int64_t group) {
-  return queries * group * (kKeyBlock + 2);
+// Floats of AttentionTask::scratch. `row` is those of a token's key and value that have to be
+// converted, 0 where they are floats.
+constexpr int64_t AttentionFloats(int64_t queries, int64_t group, int64_t row) {
+  return queries * group * (kKeyBlock + 2) + kKeyBlock * row;
 }
 
 // Consecutive queries of one sequence for the query heads of one kv head.
@@ -58,10 +60,11 @@ struct AttentionTask {
   int64_t head_dim;
   int64_t value_dim;
   float scale;
-  const float* keys;    // of this kv head in page row 0
-  const float* values;  // of this kv head in page row 0
-  int64_t key_stride;   // between page rows
-  int64_t value_stride;
+  const std::byte* keys;    // of this kv head in page row 0
+  const std::byte* values;  // likewise; null: they are the front of the keys
+  int64_t key_bytes;        // between page rows
+  int64_t value_bytes;
+  DType dtype;  // of keys and values
   const int32_t* block_table;
   int64_t block;
   float* out;  // [queries, group, value_dim]
@@ -127,6 +130,8 @@ struct CpuKernels {
   // task], y [tokens, w->cols].
   void (*mat_mul_transposed)(const MatMulTask& task);
   void (*decode_row)(const MatrixView& w, int64_t row, float* out);  // out [cols]
+  // LoadFloats(), which it equals in bits.
+  void (*load_floats)(const void* in, int64_t n, DType dtype, float* out);
   void (*rms_norm)(const RmsNormParams& p, int64_t begin, int64_t end);
   void (*gated_rms_norm)(const GatedRmsNormParams& p, int64_t begin, int64_t end);
   // weights [snapshots + 1]

@@ -46,6 +46,13 @@ struct F16Row {
   Vec LoadPart(int64_t k, int n) const { return LoadF16Part(p + 2 * k, n); }
 };
 
+struct E4m3Row {
+  static constexpr int kSteps = 1;
+  const std::byte* p;
+  void Load(int64_t k, Vec* out) const { *out = LoadE4m3(p + k); }
+  Vec LoadPart(int64_t k, int n) const { return LoadE4m3Part(p + k, n); }
+};
+
 struct Mxfp4Row {
   static constexpr int kSteps = 32 / kLanes;
   const std::byte* p;
@@ -237,6 +244,17 @@ void DecodeRow(const MatrixView& w, int64_t row, float* out) {
     return DecodeFp8Unaligned(MakeFp8Row(w, row), w.cols, out);
   }
   WithRows(w, [&](auto make_row) { DecodeInto(make_row(row), w.cols, out); });
+}
+
+void LoadNumbers(const void* in, int64_t n, DType dtype, float* out) {
+  const auto* bytes = static_cast<const std::byte*>(in);
+  if (dtype == DType::kF32) {
+    std::memcpy(out, in, static_cast<size_t>(n) * sizeof(float));
+  } else if (dtype == DType::kBf16) {
+    DecodeInto(Bf16Row{bytes}, n, out);
+  } else {
+    DecodeInto(E4m3Row{bytes}, n, out);
+  }
 }
 
 // Two or four bytes a weight cost less to widen again than to read back from a tile; the packed

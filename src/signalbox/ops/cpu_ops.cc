@@ -164,7 +164,8 @@ class CpuOps final : public Ops {
         if (p.rows[i] < 0) {
           std::fill_n(out, p.width, 0.f);
         } else {
-          std::copy_n(p.in + p.rows[i] * p.in_stride, p.width, out);
+          kernels_.load_floats(ElementAt(p.in, p.rows[i] * p.in_stride, p.dtype), p.width, p.dtype,
+                               out);
         }
       }
     });
@@ -290,9 +291,11 @@ void AppendKv(const AttentionParams& p, size_t s) {
     const int64_t row =
         p.block_tables[s][position / p.kv.block] * p.kv.block + position % p.kv.block;
     const int64_t t = span.first + i;
-    std::copy_n(p.k + t * p.k_stride, key_width, p.kv.keys + row * key_width);
+    StoreFloats(p.k + t * p.k_stride, key_width, p.kv.dtype,
+                ElementAt(p.kv.keys, row * key_width, p.kv.dtype));
     if (p.kv.values == nullptr) continue;
-    std::copy_n(p.v + t * p.v_stride, value_width, p.kv.values + row * value_width);
+    StoreFloats(p.v + t * p.v_stride, value_width, p.kv.dtype,
+                ElementAt(p.kv.values, row * value_width, p.kv.dtype));
   }
 }
 
@@ -301,9 +304,12 @@ void CpuOps::StoreKv(const AttentionParams& p) {
 }
 
 void CpuOps::Attention(const AttentionParams& p) {
-  const bool in_keys = p.kv.values == nullptr;
-  const float* values = in_keys ? p.kv.keys : p.kv.values;
-  const int64_t value_width = in_keys ? p.head_dim : p.value_dim;
+  const bool own_values = p.kv.values != nullptr;
+  const int64_t row = p.kv.dtype == DType::kF32 ? 0 : p.head_dim + (own_values ? p.value_dim : 0);
+  const int64_t size = ByteSize(p.kv.dtype);
+  const auto of_head = [&](const void* pages, int64_t head, int64_t width) {
+    return static_cast<const std::byte*>(ElementAt(pages, head * width, p.kv.dtype));
+  };
   const int64_t group = p.heads / p.kv_heads;
   std::vector<QueryTask> tasks;
   int64_t work = 0;
@@ -324,23 +330,25 @@ void CpuOps::Attention(const AttentionParams& p) {
     const SequenceSpan& span = p.sequences[task.sequence];
     const int64_t t = span.first + task.first;
     const int64_t head = task.kv_head * group;
-    kernels_.attention({.q = p.q + t * p.q_stride + head * p.head_dim,
-                        .q_stride = p.q_stride,
-                        .queries = task.count,
-                        .position = span.past + task.first,
-                        .group = group,
-                        .head_dim = p.head_dim,
-                        .value_dim = p.value_dim,
-                        .scale = p.scale,
-                        .keys = p.kv.keys + task.kv_head * p.head_dim,
-                        .values = values + task.kv_head * value_width,
-                        .key_stride = p.kv_heads * p.head_dim,
-                        .value_stride = p.kv_heads * value_width,
-                        .block_table = p.block_tables[task.sequence],
-                        .block = p.kv.block,
-                        .out = p.out + t * p.out_stride + head * p.value_dim,
-                        .out_stride = p.out_stride,
-                        .scratch = Scratch(AttentionFloats(task.count, group))});
+    kernels_.attention(
+        {.q = p.q + t * p.q_stride + head * p.head_dim,
+         .q_stride = p.q_stride,
+         .queries = task.count,
+         .position = span.past + task.first,
+         .group = group,
+         .head_dim = p.head_dim,
+         .value_dim = p.value_dim,
+         .scale = p.scale,
+         .keys = of_head(p.kv.keys, task.kv_head, p.head_dim),
+         .values = own_values ? of_head(p.kv.values, task.kv_head, p.value_dim) : nullptr,
+         .key_bytes = p.kv_heads * p.head_dim * size,
+         .value_bytes = p.kv_heads * p.value_dim * size,
+         .dtype = p.kv.dtype,
+         .block_table = p.block_tables[task.sequence],
+         .block = p.kv.block,
+         .out = p.out + t * p.out_stride + head * p.value_dim,
+         .out_stride = p.out_stride,
+         .scratch = Scratch(AttentionFloats(task.count, group, row))});
   });
 }
 

@@ -29,6 +29,7 @@
 #include <string_view>
 
 #include "signalbox/base/status.h"
+#include "signalbox/tensor/dtype.h"
 #include "signalbox/tensor/matrix.h"
 
 namespace signalbox {
@@ -108,17 +109,21 @@ struct SequenceSpan {
 };
 
 // Pages of a KV pool for one layer: row of token p of a sequence = block_table[p / block] * block +
-// p % block.
+// p % block. Numbers are rounded when they are stored, to nearest even; kF8E4m3 has no scale and
+// saturates at 448, infinities too.
 struct KvView {
-  float* keys;    // [blocks * block, kv_heads, head_dim]
-  float* values;  // [blocks * block, kv_heads, value_dim]; null: a value is the first value_dim
+  void* keys;     // [blocks * block, kv_heads, head_dim]
+  void* values;   // [blocks * block, kv_heads, value_dim]; null: a value is the first value_dim
                   // numbers of its key
   int64_t block;  // tokens per page
+  DType dtype = DType::kF32;  // kF32, kBf16 or kF8E4m3
 };
 
 // Causal attention of new tokens over past and new ones; writes the new keys and values to the
-// pages first. Query head h reads kv head h / (heads / kv_heads); softmax in float. A block table
-// covers past + count tokens; no two sequences of a call write to the same page.
+// pages first, and reads all of them as they are stored there, so that a token's numbers do not
+// depend on which call brought its keys. Query head h reads kv head h / (heads / kv_heads); softmax
+// in float. A block table covers past + count tokens; no two sequences of a call write to the same
+// page.
 struct AttentionParams {
   const float* q;  // [tokens, heads, head_dim]
   int64_t q_stride;
@@ -271,12 +276,13 @@ struct GroupedMlpParams {
 
 // out[i, :] = in[rows[i], :]; a negative row gives zeros.
 struct GatherRowsParams {
-  const float* in;
-  int64_t in_stride;
+  const void* in;     // of `dtype`
+  int64_t in_stride;  // in elements
   int64_t width;
   std::span<const int64_t> rows;
   float* out;
   int64_t out_stride;
+  DType dtype = DType::kF32;  // as KvView's
 };
 
 class Ops {

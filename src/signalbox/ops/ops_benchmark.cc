@@ -154,15 +154,17 @@ void DeltaRule(benchmark::State& state, Isa isa, int threads, int64_t sequences,
 }
 
 // One layer of a 32-head, 4-kv-head model; `past` tokens in pages of 16.
-void Attention(benchmark::State& state, Isa isa, int threads, int64_t tokens, int64_t past) {
+void Attention(benchmark::State& state, Isa isa, int threads, int64_t tokens, int64_t past,
+               DType dtype) {
   constexpr int64_t kHeads = 32;
   constexpr int64_t kKvHeads = 4;
   constexpr int64_t kDim = 128;
   constexpr int64_t kBlock = 16;
   const auto ops = Make(isa, threads);
   const int64_t pages = (past + tokens + kBlock - 1) / kBlock;
-  std::vector<float> keys(pages * kBlock * kKvHeads * kDim, 0.1f);
-  std::vector<float> values = keys;
+  // Zeros of any type.
+  std::vector<std::byte> keys(pages * kBlock * kKvHeads * kDim * ByteSize(dtype));
+  std::vector<std::byte> values = keys;
   std::vector<int32_t> table(pages);
   for (int64_t i = 0; i < pages; ++i) table[i] = static_cast<int32_t>(i);
   const std::vector<float> qkv(tokens * kHeads * kDim, 0.1f);
@@ -183,13 +185,14 @@ void Attention(benchmark::State& state, Isa isa, int threads, int64_t tokens, in
                     .scale = 0.088f,
                     .sequences = {&span, 1},
                     .block_tables = tables,
-                    .kv = {keys.data(), values.data(), kBlock},
+                    .kv = {keys.data(), values.data(), kBlock, dtype},
                     .out = out.data(),
                     .out_stride = kHeads * kDim});
   }
   const double pairs = static_cast<double>(tokens) * (past + 0.5 * static_cast<double>(tokens + 1));
   Report(state, 2 * pairs * kHeads * kDim,
-         2.0 * static_cast<double>(past + tokens) * kKvHeads * kDim * sizeof(float));
+         2.0 * static_cast<double>(past + tokens) * kKvHeads * kDim *
+             static_cast<double>(ByteSize(dtype)));
 }
 
 // The read probe of the same run: what a decode step could reach.
@@ -241,10 +244,12 @@ const bool kRegistered = [] {
                [=](benchmark::State& s) { DeltaRule(s, isa, threads, 1, 256, false); });
       Register("DeltaRule/chunked/tokens:256", isa, threads,
                [=](benchmark::State& s) { DeltaRule(s, isa, threads, 1, 256, true); });
-      Register("Attention/decode/past:4096", isa, threads,
-               [=](benchmark::State& s) { Attention(s, isa, threads, 1, 4096); });
-      Register("Attention/prefill/tokens:512", isa, threads,
-               [=](benchmark::State& s) { Attention(s, isa, threads, 512, 0); });
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF8E4m3}) {
+        Register(fmt::format("Attention/decode/past:4096/{}", ToString(dtype)), isa, threads,
+                 [=](benchmark::State& s) { Attention(s, isa, threads, 1, 4096, dtype); });
+        Register(fmt::format("Attention/prefill/tokens:512/{}", ToString(dtype)), isa, threads,
+                 [=](benchmark::State& s) { Attention(s, isa, threads, 512, 0, dtype); });
+      }
     }
   }
   return true;

@@ -264,7 +264,7 @@ class ReferenceOps final : public Ops {
       if (p.rows[i] < 0) {
         std::fill_n(out, p.width, 0.f);
       } else {
-        std::copy_n(p.in + p.rows[i] * p.in_stride, p.width, out);
+        LoadFloats(ElementAt(p.in, p.rows[i] * p.in_stride, p.dtype), p.width, p.dtype, out);
       }
     }
   }
@@ -354,9 +354,11 @@ class ReferenceOps final : public Ops {
     const int64_t row = PageRow(p, s, p.sequences[s].past + i);
     const int64_t key_width = p.kv_heads * p.head_dim;
     const int64_t value_width = p.kv_heads * p.value_dim;
-    std::copy_n(p.k + t * p.k_stride, key_width, p.kv.keys + row * key_width);
+    StoreFloats(p.k + t * p.k_stride, key_width, p.kv.dtype,
+                ElementAt(p.kv.keys, row * key_width, p.kv.dtype));
     if (p.kv.values == nullptr) return;
-    std::copy_n(p.v + t * p.v_stride, value_width, p.kv.values + row * value_width);
+    StoreFloats(p.v + t * p.v_stride, value_width, p.kv.dtype,
+                ElementAt(p.kv.values, row * value_width, p.kv.dtype));
   }
 
   // New token `i` of sequence `s`, query head `h`.
@@ -366,18 +368,29 @@ class ReferenceOps final : public Ops {
     const int64_t kv_head = h / (p.heads / p.kv_heads);
     const float* q = p.q + t * p.q_stride + h * p.head_dim;
     std::vector<double> scores(keys);
+    const auto load = [&](const void* pages, int64_t row, std::vector<float>& out) {
+      const auto width = static_cast<int64_t>(out.size());
+      LoadFloats(ElementAt(pages, row * width, p.kv.dtype), width, p.kv.dtype, out.data());
+    };
+    std::vector<float> key(p.head_dim);
+    std::vector<float> own_value(p.value_dim);
+    const std::vector<float>& value = p.kv.values == nullptr ? key : own_value;
     double top = -std::numeric_limits<double>::infinity();
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = PageRow(p, s, j) * p.kv_heads + kv_head;
-      scores[j] = Dot(q, p.kv.keys + row * p.head_dim, p.head_dim) * p.scale;
+      load(p.kv.keys, row, key);
+      scores[j] = Dot(q, key.data(), p.head_dim) * p.scale;
       top = std::max(top, scores[j]);
     }
     double total = 0;
     std::vector<double> sum(p.value_dim, 0);
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t row = PageRow(p, s, j) * p.kv_heads + kv_head;
-      const float* value =
-          p.kv.values == nullptr ? p.kv.keys + row * p.head_dim : p.kv.values + row * p.value_dim;
+      if (p.kv.values == nullptr) {
+        load(p.kv.keys, row, key);
+      } else {
+        load(p.kv.values, row, own_value);
+      }
       const double weight = std::exp(scores[j] - top);
       total += weight;
       for (int64_t c = 0; c < p.value_dim; ++c) sum[c] += weight * value[c];

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "signalbox/ops/ops_test_util.h"
@@ -436,6 +437,39 @@ TEST(GatherRows, CopiesAndClears) {
     }
     ops->GatherRows(
         {.in = nullptr, .in_stride = 5, .width = 5, .rows = {}, .out = nullptr, .out_stride = 5});
+  }
+}
+
+// Every code of a type that a cache may hold, in rows of any width.
+TEST(GatherRows, LoadsOtherTypes) {
+  std::vector<uint8_t> fp8(256);
+  std::iota(fp8.begin(), fp8.end(), uint8_t{0});
+  std::vector<uint16_t> bf16(65536);
+  std::iota(bf16.begin(), bf16.end(), uint16_t{0});
+  for (const auto& [codes, count, dtype] :
+       {std::tuple<const void*, int64_t, DType>{fp8.data(), 256, DType::kF8E4m3},
+        {bf16.data(), 65536, DType::kBf16}}) {
+    std::vector<float> want(count);
+    LoadFloats(codes, count, dtype, want.data());
+    for (const int64_t width : {1, 3, 21, 64}) {
+      std::vector<int64_t> rows(count / width);
+      std::iota(rows.begin(), rows.end(), 0);
+      for (const NamedOps& cpu : AllCpuOps()) {
+        std::vector<float> got(rows.size() * width);
+        cpu.ops->GatherRows({.in = codes,
+                             .in_stride = width,
+                             .width = width,
+                             .rows = rows,
+                             .out = got.data(),
+                             .out_stride = width,
+                             .dtype = dtype});
+        for (size_t i = 0; i < got.size(); ++i) {
+          ASSERT_EQ(std::isnan(got[i]), std::isnan(want[i])) << cpu.name << " code " << i;
+          if (std::isnan(want[i])) continue;
+          ASSERT_TRUE(SameBits(&got[i], &want[i], 1)) << cpu.name << " code " << i;
+        }
+      }
+    }
   }
 }
 

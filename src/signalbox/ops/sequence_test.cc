@@ -30,6 +30,12 @@ int64_t TokensOf(const std::vector<SequenceSpan>& spans) {
   return spans.empty() ? 0 : spans.back().first + spans.back().count;
 }
 
+std::vector<Ops*> AllOps() {
+  std::vector<Ops*> all = {&Reference()};
+  for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
+  return all;
+}
+
 // ---- Attention
 
 struct Heads {
@@ -92,9 +98,22 @@ AttentionInput RandomAttention(Random& random, const Heads& h, int64_t tokens) {
           rows(h.kv_heads * h.value_dim)};
 }
 
-// Writes to `pool`.
+std::vector<std::byte> Stored(const std::vector<float>& x, DType dtype) {
+  std::vector<std::byte> bytes(x.size() * ByteSize(dtype));
+  StoreFloats(x.data(), static_cast<int64_t>(x.size()), dtype, bytes.data());
+  return bytes;
+}
+std::vector<float> Loaded(const std::vector<std::byte>& bytes, DType dtype) {
+  std::vector<float> x(bytes.size() / ByteSize(dtype));
+  LoadFloats(bytes.data(), static_cast<int64_t>(x.size()), dtype, x.data());
+  return x;
+}
+
+// Writes to `pool`, whose numbers are held in `dtype` meanwhile.
 std::vector<float> Attend(Ops& ops, const AttentionInput& in, Pool& pool,
-                          const std::vector<SequenceSpan>& spans) {
+                          const std::vector<SequenceSpan>& spans, DType dtype = DType::kF32) {
+  std::vector<std::byte> keys = Stored(pool.keys, dtype);
+  std::vector<std::byte> values = Stored(pool.values, dtype);
   std::vector<const int32_t*> tables;
   for (const auto& table : pool.tables) tables.push_back(table.data());
   Rows out = EmptyRows(in.q.rows, in.h.heads * in.h.value_dim, in.h.heads * in.h.value_dim + 3);
@@ -111,9 +130,14 @@ std::vector<float> Attend(Ops& ops, const AttentionInput& in, Pool& pool,
                  .scale = 1 / std::sqrt(static_cast<float>(in.h.head_dim)),
                  .sequences = spans,
                  .block_tables = tables,
-                 .kv = {pool.keys.data(), in.h.in_keys ? nullptr : pool.values.data(), pool.block},
+                 .kv = {.keys = keys.data(),
+                        .values = in.h.in_keys ? nullptr : values.data(),
+                        .block = pool.block,
+                        .dtype = dtype},
                  .out = out.data.data(),
                  .out_stride = out.stride});
+  pool.keys = Loaded(keys, dtype);
+  pool.values = Loaded(values, dtype);
   return out.data;
 }
 
@@ -133,19 +157,22 @@ double AttentionBound(const AttentionInput& in, const Pool& pool, int64_t keys) 
   return Largest(pool.values) * kEpsilon * (2 * weight + 2 * static_cast<double>(keys) + 32);
 }
 
+constexpr DType kCacheTypes[] = {DType::kF32, DType::kBf16, DType::kF8E4m3};
+
 void ExpectAttention(Random& random, const Heads& h, const std::vector<SequenceSpan>& spans,
-                     int64_t page) {
+                     int64_t page, DType dtype = DType::kF32) {
   const AttentionInput in = RandomAttention(random, h, TokensOf(spans));
   Pool before(random, h, spans, page);
   if (h.in_keys) before.values = before.keys;  // for the bound alone
   Pool after = before;
-  const std::vector<float> want = Attend(Reference(), in, after, spans);
+  const std::vector<float> want = Attend(Reference(), in, after, spans, dtype);
   int64_t keys = 0;
   for (const SequenceSpan& s : spans) keys = std::max(keys, s.past + s.count);
   for (const NamedOps& cpu : AllCpuOps()) {
     Pool pool = before;
-    const std::vector<float> got = Attend(*cpu.ops, in, pool, spans);
-    EXPECT_LE(WorstError(got, want, AttentionBound(in, after, keys)), 1) << cpu.name;
+    const std::vector<float> got = Attend(*cpu.ops, in, pool, spans, dtype);
+    EXPECT_LE(WorstError(got, want, AttentionBound(in, after, keys)), 1)
+        << cpu.name << " " << ToString(dtype);
     EXPECT_TRUE(SameBits(pool.keys, after.keys)) << cpu.name;
     EXPECT_TRUE(SameBits(pool.values, after.values)) << cpu.name;
   }
@@ -159,14 +186,50 @@ RC_GTEST_PROP(Attention, AgreesWithTheDefinition, ()) {
                    .head_dim = *rc::gen::inRange<int64_t>(1, 50),
                    .value_dim = *rc::gen::inRange<int64_t>(1, 50)};
   const auto spans = RandomSpans(random, *rc::gen::inRange<int64_t>(0, 4), 90, 30);
-  ExpectAttention(random, h, spans, *rc::gen::inRange<int64_t>(1, 40));
+  ExpectAttention(random, h, spans, *rc::gen::inRange<int64_t>(1, 40),
+                  kCacheTypes[random.Below(3)]);
   RC_ASSERT(!::testing::Test::HasFailure());
+}
+
+// Attention over pages of a type is that over pages of floats which the type has rounded, bit for
+// bit: new and old keys and values are what is stored of them, and nothing else is rounded.
+RC_GTEST_PROP(Attention, SeesWhatIsStored, ()) {
+  Random random(*rc::gen::arbitrary<uint32_t>());
+  const int64_t head_dim = *rc::gen::inRange<int64_t>(1, 80);
+  const bool in_keys = random.Below(2) == 0;
+  const Heads h = {.heads = 2 * *rc::gen::inRange<int64_t>(1, 5),
+                   .kv_heads = 2,
+                   .head_dim = head_dim,
+                   .value_dim = *rc::gen::inRange<int64_t>(1, in_keys ? head_dim + 1 : 80),
+                   .in_keys = in_keys};
+  const auto spans = RandomSpans(random, *rc::gen::inRange<int64_t>(1, 4), 90, 30);
+  AttentionInput in = RandomAttention(random, h, TokensOf(spans));
+  for (float& x : in.k.data) x *= random.Below(50) == 0 ? 300.f : 1.f;  // some saturate
+  const Pool pool(random, h, spans, *rc::gen::inRange<int64_t>(1, 40));
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    const auto round = [&](std::vector<float>& x) { x = Loaded(Stored(x, dtype), dtype); };
+    AttentionInput rounded = in;
+    round(rounded.k.data);
+    round(rounded.v.data);
+    for (Ops* ops : AllOps()) {
+      Pool a = pool;
+      Pool b = pool;
+      round(b.keys);
+      round(b.values);
+      const std::vector<float> got = Attend(*ops, in, a, spans, dtype);
+      RC_ASSERT(SameBits(got, Attend(*ops, rounded, b, spans)));
+      RC_ASSERT(SameBits(a.keys, b.keys));
+      RC_ASSERT(SameBits(a.values, b.values));
+    }
+  }
 }
 
 TEST(Attention, LargeEnoughToBeShared) {
   Random random(1);
-  ExpectAttention(random, {8, 2, 128, 80}, {{0, 70, 0}, {70, 1, 300}, {71, 0, 5}, {71, 33, 64}},
-                  16);
+  for (const DType dtype : kCacheTypes) {
+    ExpectAttention(random, {8, 2, 128, 80}, {{0, 70, 0}, {70, 1, 300}, {71, 0, 5}, {71, 33, 64}},
+                    16, dtype);
+  }
 }
 
 // The keys' own first numbers as values give what a copy of them gives.
@@ -189,9 +252,7 @@ TEST(Attention, ValuesInKeysAreTheirFront) {
     AttentionInput in_keys = in;
     in_keys.h.in_keys = true;
     std::fill(in_keys.v.data.begin(), in_keys.v.data.end(), std::nanf(""));
-    std::vector<Ops*> all = {&Reference()};
-    for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
-    for (Ops* ops : all) {
+    for (Ops* ops : AllOps()) {
       Pool a = pool;
       Pool b = pool;
       EXPECT_TRUE(SameBits(Attend(*ops, in, a, spans), Attend(*ops, in_keys, b, spans)))
@@ -575,12 +636,6 @@ void ExpectKeptStates(Random& random, const std::string& name,
       ASSERT_TRUE(SameBits(states[s], before[s])) << name;
     }
   }
-}
-
-std::vector<Ops*> AllOps() {
-  std::vector<Ops*> all = {&Reference()};
-  for (const NamedOps& cpu : AllCpuOps()) all.push_back(cpu.ops.get());
-  return all;
 }
 
 RC_GTEST_PROP(CausalConv, KeptStatesAreThoseOfSingleSteps, ()) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/tensor/dtype.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
 #include <iterator>
+
+#include "signalbox/base/check.h"
 
 namespace signalbox {
 namespace {
@@ -93,6 +96,40 @@ uint8_t FloatToE4m3(float value) {
   const uint32_t m = std::bit_cast<uint32_t>(magnitude);
   const uint32_t rounded = m + 0x7ffff + ((m >> 20) & 1);
   return sign | static_cast<uint8_t>((rounded >> 20) - ((127 - 7) << 3));
+}
+
+bool IsCacheType(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF8E4m3;
+}
+
+double RoundingStep(DType dtype) {
+  SB_CHECK(IsCacheType(dtype)) << ToString(dtype);
+  return dtype == DType::kF32 ? 0 : dtype == DType::kBf16 ? 0x1p-7 : 0x1p-3;
+}
+
+void StoreFloats(const float* in, int64_t n, DType dtype, void* out) {
+  SB_CHECK(IsCacheType(dtype)) << ToString(dtype);
+  if (dtype == DType::kF32) {
+    std::copy_n(in, n, static_cast<float*>(out));
+  } else if (dtype == DType::kBf16) {
+    std::transform(in, in + n, static_cast<uint16_t*>(out), FloatToBf16);
+  } else {
+    std::transform(in, in + n, static_cast<uint8_t*>(out), FloatToE4m3);
+  }
+}
+
+void LoadFloats(const void* in, int64_t n, DType dtype, float* out) {
+  SB_CHECK(IsCacheType(dtype)) << ToString(dtype);
+  const auto load = [&](auto* from, auto to_float) {
+    std::transform(from, from + n, out, to_float);
+  };
+  if (dtype == DType::kF32) {
+    std::copy_n(static_cast<const float*>(in), n, out);
+  } else if (dtype == DType::kBf16) {
+    load(static_cast<const uint16_t*>(in), Bf16ToFloat);
+  } else {
+    load(static_cast<const uint8_t*>(in), E4m3ToFloat);
+  }
 }
 
 uint8_t FloatToE2m1(float value) {

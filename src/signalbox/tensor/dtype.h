@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -43,7 +44,23 @@ uint16_t FloatToF16(float value);
 
 // OCP FP8 E4M3 (finite, bias 7; 0x7f and 0xff are NaN).
 float E4m3ToFloat(uint8_t bits);
-uint8_t FloatToE4m3(float value);  // nearest even, saturates at 448
+uint8_t FloatToE4m3(float value);  // nearest even, saturates at 448 (infinities too)
+
+// The types that a cache may hold numbers in: kF32, kBf16, kF8E4m3. What follows is for these.
+bool IsCacheType(DType dtype);
+// The largest distance of neighbours relative to the smaller, among numbers with all their bits of
+// precision; 0 for kF32, which holds what it is given.
+double RoundingStep(DType dtype);
+// `out` [n] of `dtype` <- `in`, and back.
+void StoreFloats(const float* in, int64_t n, DType dtype, void* out);
+void LoadFloats(const void* in, int64_t n, DType dtype, float* out);
+// Number `i` of an array.
+inline void* ElementAt(void* array, int64_t i, DType dtype) {
+  return static_cast<std::byte*>(array) + i * ByteSize(dtype);
+}
+inline const void* ElementAt(const void* array, int64_t i, DType dtype) {
+  return static_cast<const std::byte*>(array) + i * ByteSize(dtype);
+}
 
 // OCP MX scale: 2^(bits - 127); 255 is NaN.
 inline float E8m0ToFloat(uint8_t bits) {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
+#include <vector>
 
 namespace signalbox {
 namespace {
@@ -129,6 +131,45 @@ TEST(DType, E2m1EveryCodeAndTie) {
   EXPECT_EQ(FloatToE2m1(2.7f), 5);
   EXPECT_EQ(FloatToE2m1(1e9f), 7);
   EXPECT_EQ(FloatToE2m1(-kInf), 15);
+}
+
+TEST(DType, CacheTypesHoldWhatTheirConversionsSay) {
+  const std::vector<float> x = {0.f, -0.f, 1.06f, -3.1f, 0x1p-9f, 447.f, 460.f, -1e9f, kInf, kNan};
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF8E4m3}) {
+    ASSERT_TRUE(IsCacheType(dtype));
+    std::vector<std::byte> bytes(x.size() * ByteSize(dtype));
+    std::vector<float> got(x.size());
+    StoreFloats(x.data(), static_cast<int64_t>(x.size()), dtype, bytes.data());
+    LoadFloats(bytes.data(), static_cast<int64_t>(x.size()), dtype, got.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float want = dtype == DType::kF32    ? x[i]
+                         : dtype == DType::kBf16 ? Bf16ToFloat(FloatToBf16(x[i]))
+                                                 : E4m3ToFloat(FloatToE4m3(x[i]));
+      EXPECT_TRUE(got[i] == want || (std::isnan(got[i]) && std::isnan(want)))
+          << ToString(dtype) << " " << x[i] << " is " << got[i] << ", not " << want;
+    }
+    // Storing what was loaded changes nothing.
+    std::vector<std::byte> again(bytes.size());
+    StoreFloats(got.data(), static_cast<int64_t>(x.size()), dtype, again.data());
+    EXPECT_EQ(again, bytes);
+    EXPECT_EQ(*static_cast<const std::byte*>(ElementAt(bytes.data(), 3, dtype)),
+              bytes[3 * ByteSize(dtype)]);
+  }
+  EXPECT_FALSE(IsCacheType(DType::kF16));
+}
+
+// Neighbours 1 and 1 + step, and none between.
+TEST(DType, RoundingStepIsTheDistanceOfNeighbours) {
+  const auto round = [](float x, DType dtype) {
+    return dtype == DType::kBf16 ? Bf16ToFloat(FloatToBf16(x)) : E4m3ToFloat(FloatToE4m3(x));
+  };
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    const auto step = static_cast<float>(RoundingStep(dtype));
+    EXPECT_EQ(round(1.f + step, dtype), 1.f + step);
+    EXPECT_EQ(round(1.f + 0.49f * step, dtype), 1.f);
+    EXPECT_EQ(round(1.f + 0.51f * step, dtype), 1.f + step);
+  }
+  EXPECT_EQ(RoundingStep(DType::kF32), 0);
 }
 
 }  // namespace
