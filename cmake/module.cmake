@@ -44,15 +44,18 @@ function(signalbox_fuzz_test target)
   set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
 endfunction()
 
-# signalbox_module(NAME [DEPS module...] [LIBS target...])
+# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...])
 #
 # One directory under src/signalbox is one module. Its files say what they are by their names:
 #   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
 #   program each, every other *.cc -> the static library signalbox_NAME.
-# DEPS are modules below this one (scripts/check_deps.py holds includes to them).
+# DEPS are modules below this one (scripts/check_deps.py holds includes to them). EXCEPT are files that this build
+# does without.
 function(signalbox_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  list(TRANSFORM ARG_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(REMOVE_ITEM sources ${ARG_EXCEPT})
   set(tests ${sources})
   set(benchmarks ${sources})
   set(fuzzers ${sources})

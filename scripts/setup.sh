@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # usage: scripts/setup.sh [build|test|python]...      (default: build test)
 # Installs what the project needs on a Debian 12 machine, and nothing that is already there.
-#   build   compiler and libraries           test   build, plus what scripts/test.sh runs
+#   build   compiler and libraries; those of sources.txt lie in .deps, and the build does without where they
+#           cannot be had
+#   test    build, plus what scripts/test.sh runs
 #   python  a virtual environment .venv with requirements.txt, for making goldens anew
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
@@ -53,6 +55,32 @@ install_packages() {
   rm -f "$log"
 }
 
+# What pip keeps of a source distribution it has first asked for its metadata, so a build backend is fetched
+# too, into a folder of pip's own; nothing is built. The hashes are checked by pip.
+install_sources() {
+  local stamp=.deps/sources.txt work
+  if cmp -s scripts/sources.txt "$stamp"; then
+    say "Sources: .deps is up to date."
+    return
+  fi
+  say "Sources: unpacking scripts/sources.txt in .deps"
+  work=$(mktemp -d)
+  if ! python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+    --no-binary "$(sed -n 's/==.*//p' scripts/sources.txt | paste -sd ,)" \
+    --requirement scripts/sources.txt --dest "$work" >"$work/log" 2>&1; then
+    tail -n 5 "$work/log" >&2
+    say "Sources: could not be fetched; the build leaves out what needs them."
+    rm -rf "$work"
+    return
+  fi
+  rm -rf .deps
+  mkdir .deps
+  local archive
+  for archive in "$work"/*.tar.gz; do tar -xzf "$archive" -C .deps; done
+  rm -rf "$work"
+  cp scripts/sources.txt "$stamp"
+}
+
 install_python() {
   local stamp=.venv/requirements.txt
   if cmp -s scripts/requirements.txt "$stamp"; then
@@ -67,15 +95,16 @@ install_python() {
 
 groups=("$@")
 ((${#groups[@]})) || groups=(build test)
-want_python=false
+want_python=false want_sources=false
 apt_groups=()
 for group in "${groups[@]}"; do
   case $group in
-    build) apt_groups+=(build) ;;
-    test) apt_groups+=(build test) ;;
+    build) apt_groups+=(build) want_sources=true ;;
+    test) apt_groups+=(build test) want_sources=true ;;
     python) apt_groups+=(python) want_python=true ;;
     *) die "usage: scripts/setup.sh [build|test|python]..." ;;
   esac
 done
 install_packages "${apt_groups[@]}"
+if $want_sources; then install_sources; fi
 if $want_python; then install_python; fi
