@@ -10,9 +10,9 @@
 
 namespace signalbox {
 int64_t CacheShape::bytes_per_token() const {
-  int64_t floats = 0;
-  for (const Attention& a : attention) floats += a.kv_heads * (a.key_dim + a.value_dim);
-  return floats * static_cast<int64_t>(sizeof(float));
+  int64_t numbers = 0;
+  for (const Attention& a : attention) numbers += a.kv_heads * (a.key_dim + a.value_dim);
+  return numbers * ByteSize(kv_dtype);
 }
 
 int64_t CacheShape::bytes_per_sequence() const {
@@ -21,15 +21,14 @@ int64_t CacheShape::bytes_per_sequence() const {
   return floats * static_cast<int64_t>(sizeof(float));
 }
 
-void CachePool::FreeMemory::operator()(float* p) const {
+void CachePool::FreeMemory::operator()(void* p) const {
   std::free(p);
 }
 
 // calloc: large blocks come from the kernel zeroed and untouched, so an idle budget costs no
 // memory.
-CachePool::Memory CachePool::Allocate(int64_t floats) {
-  return Memory(static_cast<float*>(
-      std::calloc(static_cast<size_t>(std::max<int64_t>(floats, 1)), sizeof(float))));
+CachePool::Memory CachePool::Allocate(int64_t bytes) {
+  return Memory(std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1));
 }
 
 Result<CachePool> CachePool::Create(const CacheShape& shape, const CacheSize& size) {
@@ -37,18 +36,19 @@ Result<CachePool> CachePool::Create(const CacheShape& shape, const CacheSize& si
   pool.shape_ = shape;
   pool.size_ = size;
   bool complete = true;
-  const auto add = [&](std::vector<Memory>* list, int64_t floats) {
-    list->push_back(Allocate(floats));
-    pool.bytes_ += floats * static_cast<int64_t>(sizeof(float));
+  const auto add = [&](std::vector<Memory>* list, int64_t numbers, DType dtype) {
+    const int64_t bytes = numbers * ByteSize(dtype);
+    list->push_back(Allocate(bytes));
+    pool.bytes_ += bytes;
     complete &= list->back() != nullptr;
   };
   for (const CacheShape::Attention& a : shape.attention) {
-    add(&pool.keys_, size.pages * kBlockTokens * a.kv_heads * a.key_dim);
-    add(&pool.values_, size.pages * kBlockTokens * a.kv_heads * a.value_dim);
+    add(&pool.keys_, size.pages * kBlockTokens * a.kv_heads * a.key_dim, shape.kv_dtype);
+    add(&pool.values_, size.pages * kBlockTokens * a.kv_heads * a.value_dim, shape.kv_dtype);
   }
   for (const CacheShape::Linear& l : shape.linear) {
-    add(&pool.conv_, size.slots * l.conv);
-    add(&pool.recurrent_, size.slots * l.recurrent);
+    add(&pool.conv_, size.slots * l.conv, DType::kF32);
+    add(&pool.recurrent_, size.slots * l.recurrent, DType::kF32);
   }
   if (complete) return pool;
   return ResourceExhausted({.what = "not enough memory for the cache",
@@ -77,15 +77,16 @@ KvView CachePool::kv(size_t layer) {
   const bool in_keys = shape_.attention[layer].value_dim == 0;
   return {.keys = keys_[layer].get(),
           .values = in_keys ? nullptr : values_[layer].get(),
-          .block = kBlockTokens};
+          .block = kBlockTokens,
+          .dtype = shape_.kv_dtype};
 }
 
 float* CachePool::conv(size_t layer, int32_t slot) {
-  return conv_[layer].get() + slot * shape_.linear[layer].conv;
+  return static_cast<float*>(conv_[layer].get()) + slot * shape_.linear[layer].conv;
 }
 
 float* CachePool::recurrent(size_t layer, int32_t slot) {
-  return recurrent_[layer].get() + slot * shape_.linear[layer].recurrent;
+  return static_cast<float*>(recurrent_[layer].get()) + slot * shape_.linear[layer].recurrent;
 }
 
 }  // namespace signalbox

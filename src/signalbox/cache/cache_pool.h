@@ -38,6 +38,7 @@ struct CacheShape {
   };
   std::vector<Attention> attention;  // one per attention layer, in layer order
   std::vector<Linear> linear;        // one per linear layer, in layer order
+  DType kv_dtype = DType::kF32;      // of keys and values, as KvView's; states are floats
 
   int64_t bytes_per_token() const;
   int64_t bytes_per_sequence() const;
@@ -53,17 +54,23 @@ struct CacheSize {
 struct CacheBudget {
   int64_t tokens = 0;              // over all sequences
   int64_t sequences = 0;           // at the same time
-  int64_t slots_per_sequence = 1;  // more for sequences that may be rolled back
-  // States kept for prompts that begin alike; nothing: as many as sequences.
+  int64_t slots_per_sequence = 1;  // SlotsPerSequence
+  // States kept for prompts that begin alike; nothing: two for each sequence.
   std::optional<int64_t> snapshots = std::nullopt;
 
   // Every sequence may leave part of a page unused.
   CacheSize size() const {
     return {.pages = PagesFor(tokens) + sequences,
-            .slots = sequences * slots_per_sequence + snapshots.value_or(sequences)};
+            .slots = sequences * slots_per_sequence + kept()};
   }
+  int64_t kept() const { return snapshots.value_or(2 * sequences); }
   static int64_t PagesFor(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 };
+
+// Its state, one for each draft that may be wrong, and the one that it leaves behind for others.
+inline int64_t SlotsPerSequence(int64_t drafts, bool prefix_cache) {
+  return 1 + drafts + (prefix_cache ? 1 : 0);
+}
 
 class CachePool {
  public:
@@ -84,10 +91,10 @@ class CachePool {
 
  private:
   struct FreeMemory {
-    void operator()(float* p) const;
+    void operator()(void* p) const;
   };
-  using Memory = std::unique_ptr<float, FreeMemory>;
-  static Memory Allocate(int64_t floats);
+  using Memory = std::unique_ptr<void, FreeMemory>;
+  static Memory Allocate(int64_t bytes);
 
   CacheShape shape_;
   CacheSize size_;

@@ -29,7 +29,7 @@ TEST(CachePool, StatesAreCopiedAndClearedInAllLinearLayers) {
 TEST(CachePool, ABudgetHasRoomForItsTokensHoweverTheyAreSpread) {
   const CacheBudget budget{.tokens = 100, .sequences = 3, .slots_per_sequence = 4, .snapshots = 2};
   EXPECT_EQ(budget.size().slots, 14);
-  EXPECT_EQ((CacheBudget{.sequences = 3}).size().slots, 6);
+  EXPECT_EQ((CacheBudget{.sequences = 3}).size().slots, 9);
   EXPECT_EQ((CacheBudget{.sequences = 3, .snapshots = 0}).size().slots, 3);
   for (int64_t first = 1; first <= 98; ++first) {
     const int64_t second = (100 - first) / 2;
@@ -45,6 +45,25 @@ TEST(CachePool, ReservesWhatItsShapeSays) {
   EXPECT_EQ(kShape.bytes_per_token(), 64);
   EXPECT_EQ(kShape.bytes_per_sequence(), 84);
   EXPECT_EQ(pool.bytes(), 3 * 16 * 64 + 5 * 84);
+}
+
+TEST(CachePool, KeysAndValuesTakeTheRoomOfTheirType) {
+  for (const auto& [dtype, bytes] :
+       {std::pair{DType::kF32, 4}, {DType::kBf16, 2}, {DType::kF8E4m3, 1}}) {
+    CacheShape shape = kShape;
+    shape.kv_dtype = dtype;
+    EXPECT_EQ(shape.bytes_per_token(), 2 * (4 + 4) * bytes);
+    CachePool pool = *CachePool::Create(shape, {.pages = 2, .slots = 1});
+    EXPECT_EQ(pool.bytes(), 2 * 16 * 2 * (4 + 4) * bytes + kShape.bytes_per_sequence());
+    const KvView kv = pool.kv(0);
+    EXPECT_EQ(kv.dtype, dtype);
+    const std::vector<float> row(8, 1.5f);
+    const int64_t last = (2 * kBlockTokens - 1) * 8;  // the last number of the pool ends its memory
+    StoreFloats(row.data(), 8, dtype, ElementAt(kv.values, last, dtype));
+    std::vector<float> got(8);
+    LoadFloats(ElementAt(kv.values, last, dtype), 8, dtype, got.data());
+    EXPECT_EQ(got, row);
+  }
 }
 
 TEST(CachePool, MoreThanThereIsIsRefused) {

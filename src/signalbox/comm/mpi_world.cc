@@ -417,11 +417,11 @@ Status InitMpi() {
   MPI_Initialized(&ready);
   if (ready) return OkStatus();
   int provided = 0;
-  const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   if (code != MPI_SUCCESS) return MpiError(code, "MPI_Init_thread");
-  if (provided >= MPI_THREAD_FUNNELED) return OkStatus();
+  if (provided >= MPI_THREAD_SERIALIZED) return OkStatus();
   return Refused({.what = "this MPI does not allow a process with threads",
-                  .expected = "MPI_THREAD_FUNNELED"});
+                  .expected = "MPI_THREAD_SERIALIZED"});
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 // memory; up to kDirectBytes it moves S (n-1) bytes in n-1 messages.
 //
 // A waiting rank polls, at first without pause, then every 50 microseconds. One rank that fails
-// tells all others. MPI is asked for MPI_THREAD_FUNNELED: every call, Abort included, comes from
+// tells all others. MPI is asked for MPI_THREAD_SERIALIZED: every call, Abort included, comes from
 // the thread that created the world.
 //
 //   if (MpiLaunched()) return RunMpi({}, [&](Communicator& comm) { return Serve(comm, plan); });

@@ -93,8 +93,8 @@ Result<CacheBudget> SizeCache(const CacheBudget& asked, int64_t memory, const Ca
   if (budget.sequences == 0) budget.sequences = kUsualSequences;
   SB_RETURN_IF_ERROR(
       CheckRange("requests at a time", "--max-running-requests", budget.sequences, kMostSequences));
-  SB_RETURN_IF_ERROR(CheckRange("states", "--max-prefix-states",
-                                budget.snapshots.value_or(budget.sequences), kMostSequences));
+  SB_RETURN_IF_ERROR(
+      CheckRange("states", "--max-prefix-states", budget.snapshots.value_or(0), kMostSequences));
   SB_RETURN_IF_ERROR(CheckRange("states", "--speculative-num-steps", budget.slots_per_sequence,
                                 kMostSlotsPerSequence));
   SB_RETURN_IF_ERROR(CheckRange("tokens", "--max-total-tokens", budget.tokens, kMostTokens));

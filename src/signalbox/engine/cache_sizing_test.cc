@@ -17,7 +17,7 @@ const CacheDemand kDemand = {
     .max_position = 1000, .weights = 10'000, .ranks = 2, .page_bytes = 100, .slot_bytes = 50};
 
 // Two sequences and two snapshots are 4 slots on each rank: 400 bytes.
-const CacheBudget kTwo = {.sequences = 2};
+const CacheBudget kTwo = {.sequences = 2, .snapshots = 2};
 
 TEST(SizeCache, WithoutALimitFollowsTheContext) {
   EXPECT_EQ(SizeCache({}, 0, kDemand)->sequences, 4);
@@ -34,8 +34,9 @@ TEST(SizeCache, PagesAreWhatWeightsAndSlotsLeave) {
   // Never more than all sequences can have.
   EXPECT_EQ(SizeCache(kTwo, 1'000'000, kDemand)->tokens, 2000);
   // The smaller of both.
-  EXPECT_EQ(SizeCache({.tokens = 40, .sequences = 2}, 12'000, kDemand)->tokens, 40);
-  EXPECT_EQ(SizeCache({.tokens = 400, .sequences = 2}, 12'000, kDemand)->tokens, 6 * kBlockTokens);
+  EXPECT_EQ(SizeCache({.tokens = 40, .sequences = 2, .snapshots = 2}, 12'000, kDemand)->tokens, 40);
+  EXPECT_EQ(SizeCache({.tokens = 400, .sequences = 2, .snapshots = 2}, 12'000, kDemand)->tokens,
+            6 * kBlockTokens);
   // More than all sequences can have, where it was asked for.
   EXPECT_EQ(SizeCache({.tokens = 3000, .sequences = 2}, 1'000'000, kDemand)->tokens, 3000);
 }
@@ -103,13 +104,16 @@ RC_GTEST_PROP(SizeCache, FitsAndFills, ()) {
 
 // What the plan says is what ranks reserve, to the byte; key heads that repeat included.
 TEST(RankMemory, OfTheCacheIsWhatThePlanSays) {
-  for (const std::string& model : {kTinyQwen, kRandomQwen, kTinyKimi}) {
+  for (const auto& [model, dtype] : {std::pair{kTinyQwen, DType::kF32},
+                                     {kRandomQwen, DType::kBf16},
+                                     {kTinyKimi, DType::kF8E4m3}}) {
     for (const ParallelConfig& p : std::vector<ParallelConfig>{{},
                                                                {.tp = 2},
                                                                {.tp = 2, .dp = 2, .ep = 2},
                                                                {.tp = 4, .dp = 2, .ep = 2},
                                                                {.tp = 4, .ep = 2}}) {
       auto engine = Engine::Load(model, {.budget = {.tokens = 100, .sequences = 3, .snapshots = 2},
+                                         .kv_dtype = dtype,
                                          .layout = {.parallel = p}});
       if (!engine.ok()) {
         EXPECT_EQ(engine.status().code(), StatusCode::kRefused) << engine.status().ToString();
@@ -119,7 +123,7 @@ TEST(RankMemory, OfTheCacheIsWhatThePlanSays) {
       const RankMemory plan =
           MemoryOfRank((*engine)->planned().layout.memory, (*engine)->budget().size());
       EXPECT_EQ(plan.size.pages, 7 + 3);
-      EXPECT_EQ(plan.size.slots, 3 + 2);
+      EXPECT_EQ(plan.size.slots, 3 * 2 + 2);
       EXPECT_EQ((*engine)->ranks().size(), static_cast<size_t>(p.tp));
       for (RankRunner* rank : (*engine)->ranks()) {
         EXPECT_EQ(rank->memory().size, plan.size);
@@ -140,7 +144,7 @@ TEST(RankMemory, OfAnEngineIsWhatItMayHave) {
   // Threads map what they share once.
   const auto demand = DemandOf(all->planned().layout, all->planned().model.facts, 1, 2);
   EXPECT_LT(demand.weights, 2 * rank.weights);
-  narrow.memory = demand.weights + 2 * (4 * rank.slot_bytes + 12 * rank.page_bytes);
+  narrow.memory = demand.weights + 2 * (8 * rank.slot_bytes + 12 * rank.page_bytes);
   const auto some = LoadEngine(kTinyQwen, narrow);
   ASSERT_NE(some, nullptr);
   EXPECT_EQ(some->runner().memory().size.pages, 12);
@@ -155,7 +159,7 @@ TEST(PrefixCacheOfAnEngine, CanBeSwitchedOff) {
     const auto engine =
         LoadEngine(kTinyQwen, {.budget = {.tokens = 256, .sequences = 2}, .prefix_cache = on});
     ASSERT_NE(engine, nullptr);
-    EXPECT_EQ(engine->budget().size().slots, on ? 4 : 2);
+    EXPECT_EQ(engine->budget().size().slots, on ? 8 : 2);
     Generator generator(*engine, {});
     const std::vector<TokenId> prompt(40, 7);
     for (int i = 0; i < 2; ++i) {

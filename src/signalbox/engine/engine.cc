@@ -52,7 +52,7 @@ Status SameInAllPhases(const LayoutPlan& layout) {
 }
 
 Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
-                               const LayoutOptions& options) {
+                               const LayoutOptions& options, DType kv_dtype) {
   PlannedModel planned;
   SB_ASSIGN_OR_RETURN(const ModelWeights whole, BindWeights(checkpoint, facts));
   if (options.limits.draft_tokens > 0 && !whole.mtp) {
@@ -61,7 +61,7 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
                     .where = "--speculative-algorithm",
                     .remedy = "leave it out"});
   }
-  planned.model = DescribeLayout(facts, whole);
+  planned.model = DescribeLayout(facts, whole, kv_dtype);
   SB_ASSIGN_OR_RETURN(planned.layout, PlanLayout({.parallel = options.parallel,
                                                   .facts = planned.model.facts,
                                                   .contracts = options.contracts,
@@ -86,8 +86,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
         limits.capacity > 0 ? std::min(kUsualPrefillChunk, limits.capacity) : kUsualPrefillChunk;
   }
   engine->prefill_chunk_ = limits.chunked_prefill_size;
-  SB_ASSIGN_OR_RETURN(engine->planned_,
-                      PlanModel(engine->checkpoint_, engine->config_.facts, layout));
+  SB_ASSIGN_OR_RETURN(engine->planned_, PlanModel(engine->checkpoint_, engine->config_.facts,
+                                                  layout, options.kv_dtype));
   if (options.deterministic) {
     if (options.chunked_delta || options.expand_latents) {
       return Refused(
@@ -109,8 +109,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
 Status Engine::FillBudget(const EngineOptions& options) {
   Communicator* const processes = options.processes;
   CacheBudget asked = options.budget;
-  asked.slots_per_sequence = 1 + drafts_;
   prefix_cache_ = options.prefix_cache;
+  asked.slots_per_sequence = SlotsPerSequence(drafts_, prefix_cache_);
   if (!prefix_cache_) asked.snapshots = 0;
   const int64_t here = processes != nullptr ? 1 : planned_.layout.mesh().ranks();
   const CacheDemand demand =
@@ -128,6 +128,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .facts = &config_.facts,
                   .model = &planned_.model,
                   .layout = &planned_.layout,
+                  .kv_dtype = options.kv_dtype,
                   .chunked_delta = options.chunked_delta,
                   .expand_latents = options.expand_latents,
                   .bf16_rope = options.bf16_rope,
@@ -142,6 +143,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
          .found = fmt::format("{} ranks in {} processes", ranks, options.processes->size())});
   }
   drafts_ = options.layout.limits.draft_tokens;
+  kv_dtype_ = options.kv_dtype;
   SB_RETURN_IF_ERROR(FillBudget(options));
   setup.budget = budget_;
   const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);

@@ -50,9 +50,9 @@ struct PlannedModel {
 // all phases take the same steps, through the same contract.
 Status SameInAllPhases(const LayoutPlan& layout);
 
-// Reads headers only, no weights.
+// Reads headers only, no weights. `kv_dtype`: as EngineOptions', for the memory of a rank.
 Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& facts,
-                               const LayoutOptions& options);
+                               const LayoutOptions& options, DType kv_dtype = DType::kF32);
 
 struct EngineOptions {
   Device device = Device::kCpu;
@@ -67,6 +67,8 @@ struct EngineOptions {
   bool prefix_cache = true;
   // How long ranks that are threads wait for one another (RankTeam).
   std::chrono::milliseconds rank_timeout = CommOptions{}.deadline;
+  // What the cache holds keys and values in: kF32, kBf16 or kF8E4m3 (KvView).
+  DType kv_dtype = DType::kF32;
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
@@ -120,6 +122,7 @@ class Engine {
   // Of each part.
   const CacheBudget& budget() const { return budget_; }
   bool prefix_cache() const { return prefix_cache_; }
+  DType kv_dtype() const { return kv_dtype_; }
   // Who has what of the cache, by part.
   std::vector<CacheAccount>& accounts() { return accounts_; }
   // Most tokens of a step that has prompt tokens.
@@ -140,6 +143,7 @@ class Engine {
   std::optional<FaultyLayout> faulty_;
   CacheBudget budget_;
   bool prefix_cache_ = true;
+  DType kv_dtype_ = DType::kF32;
   std::vector<CacheAccount> accounts_;
   std::unique_ptr<SequenceTable> named_;
   int64_t prefill_chunk_ = 0;

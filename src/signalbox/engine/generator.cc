@@ -58,24 +58,26 @@ Generator::Generator(StepRuntime runtime, const GeneratorOptions& options)
   stats_.accepted.assign(static_cast<size_t>(drafts_), 0);
 }
 
-Result<int64_t> Generator::Submit(GenerationRequest request) {
-  const int64_t vocab = runtime_.vocab;
+Status Generator::Check(const GenerationRequest& request) const {
   for (TokenId id : request.prompt) {
-    if (id >= 0 && id < vocab) continue;
+    if (id >= 0 && id < runtime_.vocab) continue;
     return InvalidArgument({.what = "token id outside the vocabulary",
                             .where = "prompt",
                             .found = fmt::format("{}", id),
-                            .expected = fmt::format("an id in [0, {})", vocab)});
+                            .expected = fmt::format("an id in [0, {})", runtime_.vocab)});
   }
   SB_RETURN_IF_ERROR(CheckSampling(request.sampling, usable_vocab_));
-  const int64_t most =
-      std::min(request.max_new_tokens, runtime_.max_position - std::ssize(request.prompt));
-  if (request.min_new_tokens > std::max<int64_t>(most, 0)) {
-    return InvalidArgument({.what = "more new tokens asked for than there can be",
-                            .where = "min_new_tokens",
-                            .found = fmt::format("{}", request.min_new_tokens),
-                            .expected = fmt::format("at most {}", std::max<int64_t>(most, 0))});
-  }
+  SB_RETURN_IF_ERROR(scheduler_.Check(request));
+  const int64_t most = scheduler_.NewTokensAtMost(request);
+  if (request.min_new_tokens <= most) return OkStatus();
+  return InvalidArgument({.what = "more new tokens asked for than there can be",
+                          .where = "min_new_tokens",
+                          .found = fmt::format("{}", request.min_new_tokens),
+                          .expected = fmt::format("at most {}", most)});
+}
+
+Result<int64_t> Generator::Submit(GenerationRequest request) {
+  SB_RETURN_IF_ERROR(Check(request));
   if (request.ignore_eos) {
     std::erase_if(request.stop_ids, [&](TokenId id) { return Contains(runtime_.end_ids, id); });
   }
@@ -123,7 +125,7 @@ Result<SampledToken> Generator::SampleNext(const Sequence& s, std::span<const fl
   std::vector<uint32_t> mask;
   if (request.constraint) {
     mask.resize((input.logits.size() + 31) / 32);
-    request.constraint->Allowed(mask);
+    SB_RETURN_IF_ERROR(request.constraint->Allowed(mask));
     input.allowed = mask;
   }
   SB_ASSIGN_OR_RETURN(SampledToken sampled, Sample(request.sampling, input));
@@ -196,12 +198,14 @@ bool Generator::Take(const Window& window, Sequence& s, std::span<const float> l
   if (got.finish != FinishReason::kFailed) scheduler_.Advance(window, s, sampled);
   got.tokens = tokens;
   got.stats = s.stats;
-  const bool quiet = tokens.empty() && prompt.empty() && !got.finish;
-  const bool enough = !quiet && !on_tokens(got);
-  if (!got.finish && !enough) return true;
-  // What a request left behind whose logits are not numbers is of use to nobody.
-  scheduler_.Remove(s.id, /*keep=*/got.finish != FinishReason::kFailed);
-  return false;
+  // Before it is told, so that whoever counts then counts right. What a request left behind whose
+  // logits are not numbers is of use to nobody.
+  const int64_t id = s.id;
+  if (got.finish) scheduler_.Remove(id, /*keep=*/got.finish != FinishReason::kFailed);
+  if (tokens.empty() && prompt.empty() && !got.finish) return true;
+  const bool enough = !on_tokens(got);
+  if (enough && !got.finish) scheduler_.Remove(id);
+  return !enough && !got.finish;
 }
 
 // The draft layer takes, at each position of the step's windows, the hidden row of that position

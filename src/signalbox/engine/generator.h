@@ -66,6 +66,8 @@ class Generator {
       : Generator(RuntimeOf(engine), options) {}
 
   Result<int64_t> Submit(GenerationRequest request);
+  // Whether Submit would take it. From any thread.
+  Status Check(const GenerationRequest& request) const;
   // The request is not in the next step, which tells so; nothing happens if it has ended.
   void Cancel(int64_t request) { cancelled_.push_back(request); }
   Status Step(const OnTokens& on_tokens);

@@ -179,11 +179,12 @@ TEST(Generator, ACallerWhoHadEnoughEndsItsRequest) {
 class Dictation final : public TokenConstraint {
  public:
   explicit Dictation(std::vector<TokenId> text) : text_(std::move(text)) {}
-  void Allowed(std::span<uint32_t> mask) override {
+  Status Allowed(std::span<uint32_t> mask) override {
     std::fill(mask.begin(), mask.end(), 0u);
-    if (at_ == text_.size()) return;
+    if (at_ == text_.size()) return OkStatus();
     const size_t id = static_cast<size_t>(text_[at_]);
     mask[id / 32] = 1u << id % 32;
+    return OkStatus();
   }
   Status Accept(TokenId token) override {
     if (at_ < text_.size() && token == text_[at_++]) return OkStatus();
@@ -228,8 +229,9 @@ TEST(Generator, RefusesWhatCannotRun) {
 
 TEST(Engine, MoreSequencesThanSlotsIsAnErrorNotACrash) {
   auto engine = LoadTiny({.threads = 1, .budget = {.tokens = 64, .sequences = 1, .snapshots = 1}});
+  for (int64_t name = 3; name < 3 + engine->budget().size().slots - 1; ++name)
+    ASSERT_TRUE(engine->Run({.sequences = {{.sequence = name, .tokens = {1, 2}}}}).ok());
   ASSERT_TRUE(engine->Run({.sequences = {{.sequence = 1, .tokens = {1, 2}}}}).ok());
-  ASSERT_TRUE(engine->Run({.sequences = {{.sequence = 3, .tokens = {1, 2}}}}).ok());
   EXPECT_EQ(engine->Run({.sequences = {{.sequence = 2, .tokens = {1, 2}}}}).status().code(),
             StatusCode::kResourceExhausted);
   EXPECT_TRUE(engine->Run({.release = {1}, .sequences = {{.sequence = 2, .tokens = {1, 2}}}}).ok());

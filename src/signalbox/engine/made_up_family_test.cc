@@ -222,7 +222,7 @@ TEST_F(Plum, EveryLayoutEqualsOneRank) {
     ASSERT_TRUE(engine.ok()) << engine.status().ToString();
     const auto report = VerifyLayout(**engine, **one, {.tokens = 40});
     ASSERT_TRUE(report.ok()) << report.status().ToString();
-    EXPECT_TRUE(StatusOf(*report, 1e-5).ok()) << StatusOf(*report, 1e-5).ToString();
+    EXPECT_TRUE(StatusOf(*report).ok()) << StatusOf(*report).ToString();
     EXPECT_GT(report->worst, 0);
   }
 }

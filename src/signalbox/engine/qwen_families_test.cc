@@ -69,7 +69,7 @@ TEST_P(Family, EqualsOneRankInEveryLayout) {
     if (engine == nullptr) continue;
     const auto report = VerifyLayout(*engine, **one, {.tokens = 40});
     ASSERT_TRUE(report.ok()) << a.name << ": " << report.status().ToString();
-    EXPECT_TRUE(StatusOf(*report, 1e-5).ok()) << a.name << StatusOf(*report, 1e-5).ToString();
+    EXPECT_TRUE(StatusOf(*report).ok()) << a.name << StatusOf(*report).ToString();
     EXPECT_EQ(report->layers.size(), engine->config().facts.layers.size()) << a.name;
     EXPECT_GT(report->worst, 0) << a.name << ": nothing was compared";
   }

@@ -92,7 +92,7 @@ Status RankRunner::Build() {
                                  .ranks = mesh().Size(kind.cut.experts)}));
     placements_.back() = std::move(placement);
   }
-  CacheShape shape;
+  CacheShape shape{.kv_dtype = setup_.kv_dtype};
   const auto add = [&](const LayerFacts& layer, LayerWeights& w, size_t index) {
     AppendFusedShared(layout_.kinds[model_.kind_of_layer[index]].cut, &w);
     if (const auto* attention = std::get_if<AttentionFacts>(&layer.mixer)) {

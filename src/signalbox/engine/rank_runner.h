@@ -36,6 +36,7 @@ struct RankSetup {
   const LayoutPlan* layout = nullptr;  // how a kind runs
   Communicator* comm = nullptr;        // null on one rank
   CacheBudget budget;
+  DType kv_dtype = DType::kF32;  // of keys and values in the cache
   bool chunked_delta = false;
   bool expand_latents = false;
   bool bf16_rope = false;

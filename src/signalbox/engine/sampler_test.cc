@@ -169,6 +169,35 @@ RC_GTEST_PROP(SamplerLaws, NothingFilteredIsSampledAndSharesSumToOne, ()) {
   RC_ASSERT(std::count(c.banned.begin(), c.banned.end(), sampled->token) == 0);
 }
 
+// Bits for all tokens but the banned ones.
+std::vector<uint32_t> AllBut(const std::vector<TokenId>& banned, size_t vocab) {
+  std::vector<uint32_t> allowed((vocab + 31) / 32, ~uint32_t{0});
+  for (const TokenId id : banned) {
+    const auto i = static_cast<uint32_t>(id);
+    allowed[i / 32] &= ~(uint32_t{1} << (i % 32));
+  }
+  return allowed;
+}
+
+RC_GTEST_PROP(SamplerLaws, AMaskIsABanOfTheOthersAndLeavesLogprobsAlone, ()) {
+  const Case c = AnyCase();
+  SamplingParams p = AnyParams(static_cast<int>(c.logits.size()));
+  if (Below(4) == 0) p.temperature = 0.f;
+  p.logprobs = Below(5);
+  SampleInput masked = c.input();
+  masked.banned = {};
+  const std::vector<uint32_t> allowed = AllBut(c.banned, c.logits.size());
+  masked.allowed = allowed;
+  const auto one = Sample(p, masked);
+  const auto other = Sample(p, c.input());
+  RC_ASSERT(one.ok() && other.ok());
+  RC_ASSERT(one->token == other->token);
+  RC_ASSERT(one->logprob == other->logprob);
+  RC_ASSERT(one->top.size() == other->top.size());
+  for (size_t i = 0; i < one->top.size(); ++i)
+    RC_ASSERT(one->top[i].logprob == other->top[i].logprob);
+}
+
 RC_GTEST_PROP(SamplerLaws, TopKOneIsGreedy, ()) {
   const Case c = AnyCase();
   SamplingParams p = AnyParams(static_cast<int>(c.logits.size()));
@@ -305,6 +334,24 @@ TEST(Sampler, BanningEveryTokenIsTheRequestsFault) {
   for (const float temperature : {0.f, 1.f}) {
     const auto sampled = Sample({.temperature = temperature}, {.logits = logits, .banned = all});
     EXPECT_EQ(sampled.status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+TEST(Sampler, AMaskThatLeavesNothingIsRefused) {
+  const std::vector<float> logits(40, 1.f);
+  const std::vector<uint32_t> none = {0, 0};
+  const std::vector<uint32_t> one_word = {0};  // ids from 32 on are past its end
+  const std::vector<uint32_t> last = {0, 1u << 7};
+  const std::vector<TokenId> banned = {39};
+  for (const float temperature : {0.f, 1.f}) {
+    const SamplingParams p{.temperature = temperature};
+    for (const auto* mask : {&none, &one_word}) {
+      const auto sampled = Sample(p, {.logits = logits, .allowed = *mask});
+      EXPECT_EQ(sampled.status().code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(sampled.status().message(), HasSubstr("outside the grammar"));
+    }
+    EXPECT_EQ(Sample(p, {.logits = logits, .allowed = last})->token, 39);
+    EXPECT_FALSE(Sample(p, {.logits = logits, .banned = banned, .allowed = last}).ok());
   }
 }
 

@@ -40,7 +40,11 @@ Scheduler::~Scheduler() {
   for (const auto& s : running_) ReleaseCache(*s, /*keep=*/false);
 }
 
-Result<int64_t> Scheduler::Submit(GenerationRequest request) {
+int64_t Scheduler::NewTokensAtMost(const GenerationRequest& request) const {
+  return std::min(request.max_new_tokens, options_.max_position - std::ssize(request.prompt));
+}
+
+Status Scheduler::Check(const GenerationRequest& request) const {
   const int64_t prompt = std::ssize(request.prompt);
   if (prompt == 0) {
     return InvalidArgument({.what = "empty prompt", .expected = "at least one token"});
@@ -50,26 +54,29 @@ Result<int64_t> Scheduler::Submit(GenerationRequest request) {
                             .found = fmt::format("{} tokens", prompt),
                             .expected = fmt::format("fewer than {}", options_.max_position)});
   }
-  request.max_new_tokens = std::min(request.max_new_tokens, options_.max_position - prompt);
-  if (request.max_new_tokens < 1) {
+  const int64_t most = NewTokensAtMost(request);
+  if (most < 1) {
     return InvalidArgument({.what = "no token is asked for",
                             .where = "max_new_tokens",
                             .found = fmt::format("{}", request.max_new_tokens),
                             .expected = "at least 1"});
   }
-  const int64_t most = prompt + request.max_new_tokens;
-  if (const int64_t pages = PagesNeeded(most); pages > accounts_[0].size().pages) {
-    return InvalidArgument(
-        {.what = "request can never fit the KV cache",
-         .found = fmt::format("{} prompt and up to {} new tokens: {} pages of {} tokens", prompt,
-                              request.max_new_tokens, pages, kBlockTokens),
-         .expected = fmt::format("at most {} pages", accounts_[0].size().pages),
-         .remedy = "ask for fewer tokens, or start with more --max-total-tokens"});
-  }
+  const int64_t pages = PagesNeeded(prompt + most);
+  if (pages <= accounts_[0].size().pages) return OkStatus();
+  return InvalidArgument(
+      {.what = "request can never fit the KV cache",
+       .found = fmt::format("{} prompt and up to {} new tokens: {} pages of {} tokens", prompt,
+                            most, pages, kBlockTokens),
+       .expected = fmt::format("at most {} pages", accounts_[0].size().pages),
+       .remedy = "ask for fewer tokens, or start with more --max-total-tokens"});
+}
+
+int64_t Scheduler::Submit(GenerationRequest request) {
+  request.max_new_tokens = NewTokensAtMost(request);
   auto sequence = std::make_unique<Sequence>();
   sequence->id = next_id_++;
   sequence->ids = request.prompt;
-  sequence->stats.prompt_tokens = prompt;
+  sequence->stats.prompt_tokens = std::ssize(request.prompt);
   sequence->request = std::move(request);
   waiting_.push_back(std::move(sequence));
   return waiting_.back()->id;
@@ -332,6 +339,13 @@ void Scheduler::Advance(const Window& window, Sequence& s, int64_t sampled) {
   }
 }
 
+// Of prompts that the prefix cache keeps: what is left when everybody runs and leaves one behind.
+// So a sequence on its way does not push out the state of its own prompt.
+int64_t Scheduler::PromptSnapshots(int part) const {
+  const int64_t slots = accounts_[static_cast<size_t>(part)].size().slots;
+  return std::max<int64_t>(1, slots - options_.parallel * (SlotsNeeded() + 1));
+}
+
 void Scheduler::KeepPromptState(Sequence& s) {
   const int64_t whole = WholePages(s.length);
   if (whole == 0 || (options_.has_state && whole != s.length)) return;
@@ -339,6 +353,7 @@ void Scheduler::KeepPromptState(Sequence& s) {
   if (prefix.Find(s.ids, whole) == whole) return;
   int32_t snapshot = -1;
   if (options_.has_state) {
+    if (prefix.stats().snapshots >= PromptSnapshots(s.part)) prefix.EvictSnapshot();
     snapshot = TakeSlot(s.part);
     if (snapshot < 0) return;
     copies_.push_back({s.part, s.slots[0], snapshot});

@@ -6,7 +6,8 @@
 //
 // Errors: kInvalidArgument for a request that can never run.
 //
-//   SB_ASSIGN_OR_RETURN(int64_t id, scheduler.Submit(request));
+//   SB_RETURN_IF_ERROR(scheduler.Check(request));
+//   int64_t id = scheduler.Submit(request);
 //   ScheduledStep step = scheduler.Next();          // run step.command on all ranks
 //   scheduler.Advance(step, i, {sampled...});       // what window i's sequence got
 #pragma once
@@ -58,7 +59,12 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  Result<int64_t> Submit(GenerationRequest request);
+  // Whether it can ever run. From any thread.
+  Status Check(const GenerationRequest& request) const;
+  // Up to the end of the context.
+  int64_t NewTokensAtMost(const GenerationRequest& request) const;
+  // REQUIRES: Check() is OK.
+  int64_t Submit(GenerationRequest request);
   // Takes a request out, wherever it is; null where there is none of that id. Its pages are free
   // for the next step. `keep`: what it computed may serve others.
   std::unique_ptr<Sequence> Remove(int64_t id, bool keep = true);
@@ -87,6 +93,7 @@ class Scheduler {
   bool EnsurePages(Sequence& sequence, int64_t tokens);
   int64_t PagesNeeded(int64_t tokens) const;
   int64_t SlotsNeeded() const;
+  int64_t PromptSnapshots(int part) const;
   // -1 when neither a free one nor one of the prefix cache is left.
   int32_t TakePage(int part);
   int32_t TakeSlot(int part);

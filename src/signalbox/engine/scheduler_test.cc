@@ -247,7 +247,7 @@ TEST(Scheduler, Hyb11AnyWorkloadEndsAndTellsTheTruth) {
 }
 
 TEST(Scheduler, TenThousandRequests) {
-  GhostModel model({.parts = 2, .size = {.pages = 20, .slots = 30}, .drafts = 3});
+  GhostModel model({.parts = 2, .size = {.pages = 14, .slots = 30}, .drafts = 3});
   Soak(model, {.parallel = 12}, 10'000, 1);
 }
 

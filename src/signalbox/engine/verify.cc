@@ -76,6 +76,7 @@ class Comparison {
             .kind = "head",
             .addend = "logits",
             .error = error,
+            .tolerance = ToleranceOf(static_cast<int>(engine_.config().facts.layers.size()) - 1),
             .step = step});
     }
     return OkStatus();
@@ -113,9 +114,21 @@ class Comparison {
          .kind = planned.layout.kinds[kind].kind,
          .addend = t.addend.empty() ? "output" : fmt::format("{}", fmt::join(names, " + ")),
          .error = RelativeError(t.data, want),
+         .tolerance = ToleranceOf(t.layer),
          .rank = t.rank,
          .step = step});
     return OkStatus();
+  }
+
+  double ToleranceOf(int layer) const {
+    const ModelFacts& facts = engine_.config().facts;
+    int64_t attention = 0;
+    for (int l = 0; l <= layer; ++l) {
+      const bool draft = l == static_cast<int>(facts.layers.size());
+      attention +=
+          (draft ? *facts.mtp : facts.layers[static_cast<size_t>(l)]).is_attention() ? 1 : 0;
+    }
+    return ToleranceAfter(attention, options_.tolerance, engine_.kv_dtype());
   }
 
   static bool Has(const StepOutput& output, int layer, std::string_view name) {
@@ -127,7 +140,8 @@ class Comparison {
     auto layer = std::find_if(report_.layers.begin(), report_.layers.end(),
                               [&](const LayerReport& l) { return l.layer == found.layer; });
     if (layer == report_.layers.end()) {
-      report_.layers.push_back({.layer = found.layer, .kind = found.kind});
+      report_.layers.push_back(
+          {.layer = found.layer, .kind = found.kind, .tolerance = found.tolerance});
       layer = report_.layers.end() - 1;
     }
     auto entry = std::find_if(layer->addends.begin(), layer->addends.end(),
@@ -142,7 +156,8 @@ class Comparison {
 
   void Note(FoundError found) {
     if (Worse(found.error, report_.worst)) report_.worst = found.error;
-    if (report_.first || found.error <= options_.tolerance) return;
+    report_.tolerance = std::max(report_.tolerance, found.tolerance);
+    if (report_.first || found.error <= found.tolerance) return;
     report_.first = std::move(found);
   }
 
@@ -166,6 +181,14 @@ Status CompareDraft(Engine& planned, Engine& one, const StepBatch& prompts,
 }
 
 }  // namespace
+
+double ToleranceAfter(int64_t attention_layers, double tolerance, DType kv_dtype) {
+  for (int64_t l = 0; l < attention_layers; ++l) {
+    const double step = RoundingStep(kv_dtype);
+    tolerance = std::max({tolerance, std::sqrt(tolerance * step), step / 8});
+  }
+  return tolerance;
+}
 
 Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOptions& options) {
   Comparison comparison(planned, options);
@@ -191,7 +214,8 @@ Result<VerifyReport> StartupCheck(Engine& planned, const std::string& directory)
   VerifyOptions options{.tokens = 8,
                         .sequences = std::min(planned.budget().sequences, kCanarySequences),
                         .tolerance = 1e-4};
-  const EngineOptions alone{.budget = {.tokens = 64, .sequences = options.sequences}};
+  const EngineOptions alone{.budget = {.tokens = 64, .sequences = options.sequences},
+                            .kv_dtype = planned.kv_dtype()};
   SB_ASSIGN_OR_RETURN(const auto one, Engine::Load(directory, alone));
   std::vector<size_t> seen;
   for (size_t l = 0; l < planned.config().facts.layers.size(); ++l) {
@@ -201,18 +225,18 @@ Result<VerifyReport> StartupCheck(Engine& planned, const std::string& directory)
     options.layers = static_cast<int64_t>(l) + 1;
   }
   SB_ASSIGN_OR_RETURN(VerifyReport report, VerifyLayout(planned, *one, options));
-  SB_RETURN_IF_ERROR(StatusOf(report, options.tolerance));
+  SB_RETURN_IF_ERROR(StatusOf(report));
   return report;
 }
 
-Status StatusOf(const VerifyReport& report, double tolerance) {
+Status StatusOf(const VerifyReport& report) {
   if (!report.first) return OkStatus();
   const FoundError& f = *report.first;
   return OutOfTolerance(
       {.what = fmt::format("layer {} computes {} differently than one rank", f.layer, f.addend),
        .where = fmt::format("{}, rank {}, {}", f.kind, f.rank, f.step),
        .found = fmt::format("relative error {:.2e}", f.error),
-       .expected = fmt::format("at most {:.0e}", tolerance)});
+       .expected = fmt::format("at most {:.0e}", f.tolerance)});
 }
 
 }  // namespace signalbox

@@ -22,11 +22,20 @@ namespace signalbox {
 // Most sequences of a canary.
 inline constexpr int64_t kCanarySequences = 3;
 
+// Where a cache rounds keys and values, small differences grow. Numbers that differ by a relative
+// error e fall on different sides of a rounding with probability e / step and are a step apart
+// then, sqrt(e * step) in the mean. A rank may have a single row, where one number of the 64 or
+// more of its key makes step / 8: the first attention layer is given that much. From there, every
+// further one takes the tolerance half way to the step, on a logarithmic scale; it never goes past.
+// Without an attention layer, or with a cache of floats, it stays what it is.
+double ToleranceAfter(int64_t attention_layers, double tolerance, DType kv_dtype);
+
 struct VerifyOptions {
   int64_t tokens = 64;                   // of the prompts together, 4 at least; no more than a step
   int64_t sequences = kCanarySequences;  // that both engines have room for, 2 tokens more for each
   int64_t layers = 0;       // the first so many; 0: all, with the draft layer and the logits
-  double tolerance = 1e-5;  // relative Frobenius error of an addend, over the rows of a rank
+  double tolerance = 1e-5;  // relative Frobenius error of an addend, over the rows of a rank;
+                            // ToleranceAfter() the attention layers up to it
   uint64_t seed = 1;        // of the canary tokens
 };
 
@@ -38,6 +47,7 @@ struct AddendError {
 struct LayerReport {
   int layer = 0;
   std::string kind;
+  double tolerance = 0;
   std::vector<AddendError> addends;  // in order of the layer; the output last
 };
 struct FoundError {
@@ -45,18 +55,21 @@ struct FoundError {
   std::string kind;
   std::string addend;
   double error = 0;
+  double tolerance = 0;
   int rank = 0;
   std::string step;  // "prefill of 42 + 21 + 1 tokens"
 };
 struct VerifyReport {
   std::vector<LayerReport> layers;
-  double logits = 0;  // relative error; 0 when not all layers ran
-  double worst = 0;   // of all of it
+  double logits = 0;     // relative error; 0 when not all layers ran
+  double worst = 0;      // of all of it
+  double tolerance = 0;  // the largest
   // First over the tolerance, in order of steps of the engine, layers and addends.
   std::optional<FoundError> first;
 };
 
-// `one` runs the same checkpoint on one rank. Sequences of both engines must be unused and free.
+// `one` runs the same checkpoint on one rank, with a cache of the same type. Sequences of both
+// engines must be unused and free.
 Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOptions& options);
 
 // A verification short enough for every start: a few tokens through the layers up to the first of
@@ -64,6 +77,6 @@ Result<VerifyReport> VerifyLayout(Engine& planned, Engine& one, const VerifyOpti
 Result<VerifyReport> StartupCheck(Engine& planned, const std::string& directory);
 
 // kOutOfTolerance with layer, addend, rank and step when the report has an error.
-Status StatusOf(const VerifyReport& report, double tolerance);
+Status StatusOf(const VerifyReport& report);
 
 }  // namespace signalbox

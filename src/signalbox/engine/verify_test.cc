@@ -24,6 +24,7 @@ struct Arrangement {
   std::string name;
   std::string model;
   LayoutOptions layout;
+  DType kv_dtype = DType::kF32;
 };
 
 LayoutOptions Layout(ParallelConfig parallel, const std::string& contract_file = "",
@@ -46,11 +47,25 @@ std::vector<Arrangement> Arrangements() {
       {"latent, summed", kLatent, Layout({.tp = 2, .ep = 2})},
       {"latent, exchanged", kLatent, Layout({.tp = 2, .ep = 2}, "acme.contract")},
       {"fused", kBf16, Layout({.tp = 2, .ep = 2}, "", SharedChoice::kFused)},
+      {"exchanged, FP8 cache", kTiny, Layout({.tp = 2, .ep = 2}, "acme.contract"), DType::kF8E4m3},
+      {"two groups, BF16 cache", kTiny, Layout({.tp = 4, .dp = 2, .ep = 4}, "acme.contract"),
+       DType::kBf16},
+      {"latent, FP8 cache", kLatent, Layout({.tp = 2, .ep = 2}), DType::kF8E4m3},
   };
 }
 
 EngineOptions OptionsOf(const Arrangement& a) {
-  return {.threads = 1, .budget = {.tokens = 256, .sequences = 4}, .layout = a.layout};
+  return {.threads = 1,
+          .budget = {.tokens = 256, .sequences = 4},
+          .kv_dtype = a.kv_dtype,
+          .layout = a.layout};
+}
+
+// The same on one rank.
+EngineOptions OneRank(const Arrangement& a) {
+  EngineOptions options = OptionsOf(a);
+  options.layout = {};
+  return options;
 }
 
 std::unique_ptr<Engine> LoadOrFail(const std::string& model, const EngineOptions& options) {
@@ -76,14 +91,26 @@ int FirstLayerWithExperts(const Engine& engine) {
       layers.begin());
 }
 
+TEST(ToleranceAfter, GoesHalfWayToTheRoundingStepWithEveryAttentionLayer) {
+  EXPECT_EQ(ToleranceAfter(5, 1e-5, DType::kF32), 1e-5);
+  for (const DType dtype : {DType::kBf16, DType::kF8E4m3}) {
+    const double step = RoundingStep(dtype);
+    EXPECT_EQ(ToleranceAfter(0, 1e-5, dtype), 1e-5);
+    EXPECT_DOUBLE_EQ(ToleranceAfter(1, 1e-5, dtype), step / 8);
+    EXPECT_DOUBLE_EQ(ToleranceAfter(2, 1e-5, dtype), step / std::sqrt(8));
+    EXPECT_LE(ToleranceAfter(100, 1e-5, dtype), step);
+    EXPECT_EQ(ToleranceAfter(3, 0.5, dtype), 0.5);  // what was asked for is not less
+  }
+}
+
 TEST(Verify, AProvedLayoutPasses) {
   for (const Arrangement& a : Arrangements()) {
     const auto engine = LoadOrFail(a.model, OptionsOf(a));
-    const auto one = LoadOrFail(a.model, OptionsOf({.layout = {}}));
+    const auto one = LoadOrFail(a.model, OneRank(a));
     ASSERT_TRUE(engine && one) << a.name;
     const auto report = VerifyLayout(*engine, *one, {.tokens = 40});
     ASSERT_TRUE(report.ok()) << a.name << ": " << report.status().ToString();
-    EXPECT_TRUE(StatusOf(*report, 1e-5).ok()) << a.name << StatusOf(*report, 1e-5).ToString();
+    EXPECT_TRUE(StatusOf(*report).ok()) << a.name << StatusOf(*report).ToString();
     const auto layers = engine->config().facts.layers.size() + (engine->has_draft() ? 1 : 0);
     EXPECT_EQ(report->layers.size(), layers) << a.name;
     EXPECT_GT(report->worst, 0) << a.name << ": nothing was compared";
@@ -97,7 +124,7 @@ TEST(Verify, AProvedLayoutPasses) {
 TEST(Verify, FindsEveryFaultAndTheCheckerRefusesIt) {
   std::vector<int> found(static_cast<size_t>(LayoutFault::kCount), 0);
   for (const Arrangement& a : Arrangements()) {
-    const auto one = LoadOrFail(a.model, OptionsOf({.layout = {}}));
+    const auto one = LoadOrFail(a.model, OneRank(a));
     const auto right = LoadOrFail(a.model, OptionsOf(a));
     ASSERT_TRUE(one && right);
     for (size_t f = 0; f < found.size(); ++f) {
@@ -155,15 +182,20 @@ TEST(Verify, CanariesFitTheStepsOfTheLayout) {
 }
 
 TEST(Verify, TheStartupCheckStopsAWrongLayout) {
-  const Arrangement a = Arrangements()[1];
-  EngineOptions options = OptionsOf(a);
-  options.fault = LayoutFault::kSharedHalved;
-  const auto engine = LoadOrFail(a.model, options);
-  ASSERT_TRUE(engine);
-  const auto report = StartupCheck(*engine, a.model);
-  ASSERT_EQ(report.status().code(), StatusCode::kOutOfTolerance);
-  EXPECT_NE(report.status().message().find("layer 0 computes shared expert"), std::string::npos)
-      << report.status().message();
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF8E4m3}) {
+    const Arrangement a = Arrangements()[1];
+    EngineOptions options = OptionsOf(a);
+    options.kv_dtype = dtype;
+    const auto right = LoadOrFail(a.model, options);
+    options.fault = LayoutFault::kSharedHalved;
+    const auto engine = LoadOrFail(a.model, options);
+    ASSERT_TRUE(right && engine);
+    EXPECT_TRUE(StartupCheck(*right, a.model).ok()) << ToString(dtype);
+    const auto report = StartupCheck(*engine, a.model);
+    ASSERT_EQ(report.status().code(), StatusCode::kOutOfTolerance) << ToString(dtype);
+    EXPECT_NE(report.status().message().find("layer 0 computes shared expert"), std::string::npos)
+        << report.status().message();
+  }
 }
 
 }  // namespace
