@@ -23,7 +23,7 @@ MAX_FUNCTION_LINES = 100
 
 CPP = {".cc", ".h", ".cu", ".cuh"}
 TEXT = CPP | {".py", ".sh", ".cmake", ".md", ".txt", ".json", ".yaml", ".yml", ""}
-SKIPPED_FOLDERS = {".git", ".venv", ".cache", "build", "out", "models", "testdata", "__pycache__"}
+SKIPPED_FOLDERS = {".git", ".venv", ".deps", ".cache", "build", "out", "models", "testdata", "__pycache__"}
 
 
 def files(root, suffixes):

@@ -84,6 +84,8 @@ check_scripts() { find scripts .ci \( -name '*.sh' -o -path .ci/run \) -exec she
 
 section "Set-up"
 ./scripts/setup.sh build test || die "The set-up failed."
+# Without them the build would leave structured output out, and its tests be green for nothing.
+stage "sources of scripts/sources.txt in .deps" cmp scripts/sources.txt .deps/sources.txt
 
 section "Checks"
 stage "format (clang-format)" check_format

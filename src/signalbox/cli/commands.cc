@@ -70,7 +70,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel)
   return options;
 }
 
-Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel) {
+Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64_t parallel) {
   const std::string& directory = invocation.positionals[0];
   const bool follows = invocation.processes != nullptr && invocation.processes->rank() != RankId(0);
   const bool quiet = invocation.flags.Switch("quiet") || follows;
@@ -87,7 +87,7 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   progress.Finish();
   if (model.ok() && !(*model)->engine().leads()) {
     SB_RETURN_IF_ERROR((*model)->engine().Follow());
-    return std::unique_ptr<TextModel>();
+    return std::unique_ptr<Service>();
   }
   if (model.ok() && !quiet) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -99,7 +99,8 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, i
   }
   if (model.ok() && !invocation.flags.Switch("no-startup-check"))
     SB_RETURN_IF_ERROR(CheckAtStart((*model)->engine(), directory, quiet));
-  return model;
+  if (!model.ok()) return model.status();
+  return Service::Start(std::move(*model), {.parallel = parallel});
 }
 
 }  // namespace signalbox

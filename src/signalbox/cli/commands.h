@@ -11,7 +11,7 @@
 
 #include "signalbox/base/status.h"
 #include "signalbox/cli/flags.h"
-#include "signalbox/server/text_model.h"
+#include "signalbox/server/service.h"
 
 namespace signalbox {
 
@@ -31,8 +31,8 @@ Status RunBench(const Invocation& invocation);
 
 // What the flags say about the engine; notes go to stderr.
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);
-// Loads the model of a command with progress on stderr. Null in a process that is not the leading
-// rank, once the leading one is done.
-Result<std::unique_ptr<TextModel>> LoadTextModel(const Invocation& invocation, int64_t parallel);
+// Loads the model of a command with progress on stderr, and serves it. Null in a process that is
+// not the leading rank, once the leading one is done.
+Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64_t parallel);
 
 }  // namespace signalbox

@@ -92,16 +92,17 @@ Status RunEval(const Invocation& invocation) {
       flags.Has("data") ? flags.Text("data") : invocation.positionals[0] + "/eval.jsonl";
   SB_ASSIGN_OR_RETURN(const std::vector<Problem> problems, ReadProblems(data, flags.Int("limit")));
   const int64_t parallel = std::max<int64_t>(flags.Int("parallel"), 1);
-  SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, parallel));
-  if (model == nullptr) return OkStatus();
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, parallel));
+  if (service == nullptr) return OkStatus();
 
   std::vector<TextRequest> requests;
   for (const Problem& p : problems) {
-    SB_ASSIGN_OR_RETURN(
-        std::vector<TokenId> prompt,
-        model->EncodeChat({{.role = "user", .content = p.question}}, !flags.Switch("no-thinking")));
-    requests.push_back(
-        {.prompt = std::move(prompt), .max_new_tokens = flags.Int("max-new-tokens")});
+    SB_ASSIGN_OR_RETURN(ChatPrompt chat,
+                        service->model().EncodeChat({{.role = "user", .content = p.question}},
+                                                    !flags.Switch("no-thinking")));
+    requests.push_back({.prompt = std::move(chat.ids),
+                        .turn_ends = std::move(chat.turn_ends),
+                        .max_new_tokens = flags.Int("max-new-tokens")});
   }
   const auto start = std::chrono::steady_clock::now();
   Progress progress({.label = "eval",
@@ -111,8 +112,8 @@ Status RunEval(const Invocation& invocation) {
   int64_t right = 0;
   int64_t tokens = 0;
   RequestStats total;
-  SB_RETURN_IF_ERROR(model->Generate(
-      requests, parallel, [](size_t, std::string_view) {},
+  SB_RETURN_IF_ERROR(service->GenerateAll(
+      requests, [](size_t, std::string_view) {},
       [&](size_t i, const TextResult& result) {
         const std::optional<double> answer = LastNumber(result.text);
         right += answer && std::abs(*answer - problems[i].answer) < 1e-6;

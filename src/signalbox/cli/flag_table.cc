@@ -90,9 +90,15 @@ std::vector<FlagSpec> LayoutFlagTable() {
       {"max-total-tokens", K::kInt, "0",
        "tokens that the KV cache of an attention group holds at most; 0 follows the model's "
        "context"},
+      {"kv-cache-dtype",
+       K::kText,
+       "auto",
+       "what the cache holds keys and values in; auto is fp32 on the CPU, which is exact, fp8 is "
+       "fp8_e4m3 without a scale",
+       {"auto", "fp32", "float32", "bf16", "bfloat16", "fp8_e4m3", "fp8"}},
       From(-1, {"max-prefix-states", K::kInt, "-1",
-                "states of linear layers kept for prompts that begin alike; -1 is as many as "
-                "requests at a time"}),
+                "states of linear layers kept for prompts that begin alike; -1 is two for each "
+                "request at a time"}),
       Also({"disable-radix-cache", K::kSwitch, "", "compute every prompt whole"},
            {"no-enable-prefix-caching"}),
   };
@@ -123,6 +129,10 @@ std::span<const FlagSpec> FlagTable() {
       {"include-stop", K::kSwitch, "", "the stop text is part of the answer"},
       {"seed", K::kInt, "0",
        "of sampling at a temperature above 0, of synth and of random prompts"},
+      {"json-object", K::kSwitch, "", "the answer is a JSON object"},
+      {"json-schema", K::kText, "", "the answer is JSON that fits this schema; @FILE reads it"},
+      {"regex", K::kText, "", "the answer matches this regular expression; @FILE reads it"},
+      {"ebnf", K::kText, "", "the answer derives from `root` of this grammar; @FILE reads it"},
       {"data", K::kText, "", "JSON lines with a question and an answer each"},
       {"limit", K::kInt, "0", "problems to ask at most; 0 is all"},
       {"parallel", K::kInt, "16", "requests at a time"},
@@ -198,7 +208,7 @@ std::vector<std::string> WithSampling(std::vector<std::string> flags) {
   flags.insert(flags.end(),
                {"max-new-tokens", "min-new-tokens", "ignore-eos", "stop", "include-stop",
                 "temperature", "top-p", "top-k", "min-p", "repetition-penalty", "presence-penalty",
-                "frequency-penalty", "seed"});
+                "frequency-penalty", "seed", "json-object", "json-schema", "regex", "ebnf"});
   return flags;
 }
 

@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
+#include <iterator>
+#include <optional>
+#include <utility>
 
 #include "signalbox/base/text_util.h"
 #include "signalbox/cli/commands.h"
@@ -16,6 +20,42 @@ namespace signalbox {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The text of a flag, or of the file that it names after an @.
+Result<std::string> TextOrFile(const std::string& value) {
+  if (!value.starts_with('@')) return value;
+  std::ifstream file(value.substr(1), std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) return NotFound({.what = "file cannot be read", .found = value.substr(1)});
+  return text;
+}
+
+// The grammar that flags ask for, checked as far as it can be without a model.
+Result<std::optional<GrammarSpec>> GrammarOf(const FlagValues& flags) {
+  using Kind = GrammarSpec::Kind;
+  static constexpr std::pair<const char*, Kind> kTexts[] = {
+      {"json-schema", Kind::kJsonSchema}, {"regex", Kind::kRegex}, {"ebnf", Kind::kEbnf}};
+  std::optional<GrammarSpec> grammar;
+  std::string where;
+  if (flags.Switch("json-object")) {
+    grammar = GrammarSpec{.kind = Kind::kJsonObject};
+    where = "--json-object";
+  }
+  for (const auto& [name, kind] : kTexts) {
+    if (!flags.Has(name)) continue;
+    const std::string flag = std::string("--") + name;
+    if (grammar) {
+      return InvalidArgument(
+          {.what = "two grammars for one answer", .found = where + " and " + flag});
+    }
+    where = flag;
+    Result<std::string> source = TextOrFile(flags.Text(name));
+    if (!source.ok()) return source.status().At(flag);
+    grammar = GrammarSpec{.kind = kind, .source = *std::move(source)};
+    if (const Status checked = CheckGrammar(*grammar); !checked.ok()) return checked.At(flag);
+  }
+  return grammar;
+}
 
 // What the flags say of a request, all but its prompt; checked before a model is loaded.
 Result<TextRequest> RequestOf(const FlagValues& flags) {
@@ -46,6 +86,7 @@ Result<TextRequest> RequestOf(const FlagValues& flags) {
   request.min_new_tokens = flags.Int("min-new-tokens");
   request.ignore_eos = flags.Switch("ignore-eos");
   request.sampling = sampling;
+  SB_ASSIGN_OR_RETURN(request.grammar, GrammarOf(flags));
   if (request.min_new_tokens > request.max_new_tokens) {
     return InvalidArgument(
         {.what = "fewest tokens above the most",
@@ -57,10 +98,10 @@ Result<TextRequest> RequestOf(const FlagValues& flags) {
 }
 
 // Streams one answer to stdout.
-Result<TextResult> Stream(TextModel& model, TextRequest request) {
+Result<TextResult> Stream(Service& service, TextRequest request) {
   TextResult result;
-  SB_RETURN_IF_ERROR(model.Generate(
-      {std::move(request)}, 1,
+  SB_RETURN_IF_ERROR(service.GenerateAll(
+      {std::move(request)},
       [](size_t, std::string_view text) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         std::fflush(stdout);
@@ -95,18 +136,21 @@ Status RunGenerate(const Invocation& invocation) {
         {.what = "nothing to generate from", .where = "generate", .remedy = "give --prompt TEXT"});
   }
   SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
-  SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
-  if (model == nullptr) return OkStatus();
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, 1));
+  if (service == nullptr) return OkStatus();
   request.chat = flags.Switch("chat");
   if (request.chat) {
     std::vector<ChatTurn> turns = Conversation(flags);
     turns.push_back({.role = "user", .content = flags.Text("prompt")});
-    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
+    SB_ASSIGN_OR_RETURN(ChatPrompt chat,
+                        service->model().EncodeChat(turns, !flags.Switch("no-thinking")));
+    request.prompt = std::move(chat.ids);
+    request.turn_ends = std::move(chat.turn_ends);
   } else {
-    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodePlain(flags.Text("prompt")));
+    SB_ASSIGN_OR_RETURN(request.prompt, service->model().EncodePlain(flags.Text("prompt")));
   }
   const auto start = Clock::now();
-  SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, std::move(request)));
+  SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*service, std::move(request)));
   fmt::print("\n");
   if (!flags.Switch("quiet")) PrintStatistics(result, start);
   return OkStatus();
@@ -116,15 +160,18 @@ Status RunChat(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
   request.chat = true;
-  SB_ASSIGN_OR_RETURN(auto model, LoadTextModel(invocation, 1));
-  if (model == nullptr) return OkStatus();
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, 1));
+  if (service == nullptr) return OkStatus();
   std::vector<ChatTurn> turns = Conversation(flags);
   fmt::print(stderr, "Type a message; an empty line or end of file leaves.\n");
   std::string line;
   while (fmt::print(stderr, "> "), std::getline(std::cin, line) && !line.empty()) {
     turns.push_back({.role = "user", .content = line});
-    SB_ASSIGN_OR_RETURN(request.prompt, model->EncodeChat(turns, !flags.Switch("no-thinking")));
-    SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*model, request));
+    SB_ASSIGN_OR_RETURN(ChatPrompt chat,
+                        service->model().EncodeChat(turns, !flags.Switch("no-thinking")));
+    request.prompt = std::move(chat.ids);
+    request.turn_ends = std::move(chat.turn_ends);
+    SB_ASSIGN_OR_RETURN(const TextResult result, Stream(*service, request));
     fmt::print("\n");
     // The reasoning of earlier turns is left out.
     turns.push_back({.role = "assistant", .content = result.answer.content});

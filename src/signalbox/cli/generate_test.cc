@@ -2,6 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "signalbox/cli/commands.h"
 
 namespace signalbox {
@@ -48,6 +54,29 @@ TEST(Generate, StopsOutOfTheirLimitsAreRefusedByName) {
     EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << s.ToString();
     EXPECT_THAT(s.message(), HasSubstr("--stop"));
     EXPECT_THAT(s.message(), HasSubstr(expected));
+  }
+}
+
+TEST(Generate, AGrammarIsCheckedBeforeTheModelIsLoaded) {
+  const std::string file = testing::TempDir() + "/schema.json";
+  std::ofstream(file) << R"({"not": {}})";
+  for (const auto& [flags, expected] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--json-schema", "{\"type\": "}, "--json-schema"},
+           {{"--json-schema", "@" + file}, "schema keyword not supported (--json-schema, not)"},
+           {{"--json-schema", "@/nonexistent.json"}, "file cannot be read (--json-schema)"},
+           {{"--regex", "a{100000}"}, "repeated too often (--regex)"},
+           {{"--ebnf", std::string(20000, ' ')}, "too many bytes (--ebnf)"},
+           {{"--json-object", "--regex", "a"}, "--json-object and --regex"},
+           {{"--regex", "a", "--ebnf", "root ::= \"a\""}, "--regex and --ebnf"}}) {
+    const Status s = Generate(flags);
+    EXPECT_EQ(ExitCode(s.code()), 2) << s.ToString();
+    EXPECT_THAT(s.message(), HasSubstr(expected));
+  }
+  std::ofstream(file) << R"({"type": "object"})";
+  for (const auto& flags : std::vector<std::vector<std::string>>{
+           {"--json-schema", "@" + file}, {"--json-object"}, {"--ebnf", "root ::= \"a\""}}) {
+    EXPECT_EQ(Generate(flags).code(), StatusCode::kBadCheckpoint);
   }
 }
 

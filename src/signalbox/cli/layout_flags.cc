@@ -93,6 +93,14 @@ Result<int> DraftsOf(const FlagValues& flags) {
   return steps == 0 ? kDefaultDrafts : static_cast<int>(std::min<int64_t>(steps, 1 << 30));
 }
 
+// auto is what is exact here; a device with less memory to spare may choose otherwise.
+DType KvTypeOf(const FlagValues& flags) {
+  const std::string& name = flags.Text("kv-cache-dtype");
+  if (name == "bf16" || name == "bfloat16") return DType::kBf16;
+  if (name == "fp8_e4m3" || name == "fp8") return DType::kF8E4m3;
+  return DType::kF32;
+}
+
 std::span<const RunnerTerms> RunnersOf(const FlagValues& flags) {
   const auto all = StandardRunners();
   const auto found = std::ranges::find(all, flags.Text("moe-runner-backend"), WordOf);
@@ -154,6 +162,7 @@ Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags, std::vector<std::
 Result<CacheOptions> CacheOptionsOf(const FlagValues& flags, int64_t sequences,
                                     std::vector<std::string>* notes) {
   CacheOptions cache{.budget = {.tokens = flags.Int("max-total-tokens"), .sequences = sequences},
+                     .kv_dtype = KvTypeOf(flags),
                      .prefix_cache = !flags.Switch("disable-radix-cache")};
   if (const int64_t states = flags.Int("max-prefix-states"); states >= 0) {
     if (states > 0 && !cache.prefix_cache) {
@@ -219,6 +228,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   SB_ASSIGN_OR_RETURN(const CacheOptions cache, CacheOptionsOf(flags, parallel, notes));
   options.budget = cache.budget;
+  options.kv_dtype = cache.kv_dtype;
   options.memory = cache.memory;
   options.prefix_cache = cache.prefix_cache;
   options.rank_timeout = RankTimeoutOf(flags);

@@ -30,6 +30,7 @@ Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags, std::vector<std::
 // process's share of the host's, which it reads.
 struct CacheOptions {
   CacheBudget budget;
+  DType kv_dtype = DType::kF32;
   int64_t memory = 0;
   bool prefix_cache = true;
 };

@@ -65,10 +65,12 @@ Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std
   const CacheBudget& b = options.budget;
   return Describe(options.layout) +
          fmt::format(
-             "device={} tokens={} sequences={} snapshots={} memory={} prefix={} timeout={} ",
+             "device={} tokens={} sequences={} snapshots={} memory={} prefix={} timeout={} "
+             "kv={} ",
              options.device == Device::kCpu ? "cpu" : "reference", b.tokens, b.sequences,
              b.snapshots ? std::to_string(*b.snapshots) : "auto", options.memory,
-             options.prefix_cache ? "on" : "off", options.rank_timeout.count());
+             options.prefix_cache ? "on" : "off", options.rank_timeout.count(),
+             ToString(options.kv_dtype));
 }
 
 TEST(LayoutFlags, Cases) {

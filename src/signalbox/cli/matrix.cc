@@ -137,9 +137,9 @@ Result<Subject> LoadSubject(const std::string& directory, int64_t problems) {
     SB_ASSIGN_OR_RETURN(const std::vector<Problem> asked, ReadProblems(data, problems));
     for (const Problem& p : asked) {
       SB_ASSIGN_OR_RETURN(
-          std::vector<TokenId> prompt,
+          ChatPrompt chat,
           s.text->EncodeChat({{.role = "user", .content = p.question}}, /*thinking=*/false));
-      s.prompts.push_back(std::move(prompt));
+      s.prompts.push_back(std::move(chat.ids));
     }
   } else {
     SB_ASSIGN_OR_RETURN(s.alone, Engine::Load(directory, Options()));
@@ -203,7 +203,7 @@ Outcome Try(Subject& subject, const BackEnd& back_end, const Arrangement& arrang
     return outcome;
   }
   outcome.worst = report->worst;
-  if (report->first) outcome.failure = StatusOf(*report, kTolerance).message();
+  if (report->first) outcome.failure = StatusOf(*report).message();
   const auto texts = GreedyTexts(**engine, subject.prompts);
   outcome.same_text = texts.ok() && *texts == subject.texts;
   if (!texts.ok()) {

@@ -19,12 +19,14 @@ Status RunPlan(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(const LayoutOptions options, LayoutOptionsOf(flags, &notes));
   SB_ASSIGN_OR_RETURN(CacheOptions cache,
                       CacheOptionsOf(flags, options.limits.max_running_requests, &notes));
-  cache.budget.slots_per_sequence = 1 + options.limits.draft_tokens;
+  cache.budget.slots_per_sequence =
+      SlotsPerSequence(options.limits.draft_tokens, cache.prefix_cache);
   if (!cache.prefix_cache) cache.budget.snapshots = 0;
   for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
   SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
-  SB_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(checkpoint, config.facts, options));
+  SB_ASSIGN_OR_RETURN(const PlannedModel planned,
+                      PlanModel(checkpoint, config.facts, options, cache.kv_dtype));
   const int64_t ranks = planned.layout.mesh().ranks();
   const CacheDemand demand =
       DemandOf(planned.layout, planned.model.facts, config.facts.max_position, ranks);

@@ -9,33 +9,20 @@
 
 #include <nlohmann/json.hpp>
 
-#include "signalbox/base/check.h"
-
 namespace signalbox {
-namespace {
 
-// What a person reads of an answer: the reasoning, an empty line, the content; a line for each
-// call.
-class Reader {
- public:
-  std::string Readable(const OutputEvents& events) {
-    std::string text;
-    for (const OutputEvent& event : events) {
-      if (event.kind == OutputEvent::Kind::kReasoning) reasoned_ = true;
-      if (event.kind == OutputEvent::Kind::kContent && std::exchange(reasoned_, false)) {
-        text += "\n\n";
-      }
-      const bool call = event.kind == OutputEvent::Kind::kCallName;
-      text += call ? "\n" + event.text + " " : event.text;
+std::string AnswerReader::Readable(const OutputEvents& events) {
+  std::string text;
+  for (const OutputEvent& event : events) {
+    if (event.kind == OutputEvent::Kind::kReasoning) reasoned_ = true;
+    if (event.kind == OutputEvent::Kind::kContent && std::exchange(reasoned_, false)) {
+      text += "\n\n";
     }
-    return text;
+    const bool call = event.kind == OutputEvent::Kind::kCallName;
+    text += call ? "\n" + event.text + " " : event.text;
   }
-
- private:
-  bool reasoned_ = false;  // and said nothing since
-};
-
-}  // namespace
+  return text;
+}
 
 Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& directory,
                                                    const EngineOptions& options,
@@ -50,6 +37,10 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& directory,
   } else if (chat.status().code() != StatusCode::kNotFound) {
     return chat.status();
   }
+  model->grammars_ = std::make_unique<AnswerGrammars>(
+      model->tokenizer_,
+      model->chat_ == nullptr ? OutputFormat::kPlain : model->chat_->output_format(),
+      model->engine_->config().stop_ids);
   return model;
 }
 
@@ -57,8 +48,7 @@ Result<std::vector<TokenId>> TextModel::EncodePlain(std::string_view text) const
   return tokenizer_.EncodeUntrusted(std::string(text));
 }
 
-Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& turns,
-                                                   bool thinking) const {
+Result<ChatPrompt> TextModel::EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const {
   if (chat_ == nullptr) {
     return InvalidArgument(
         {.what = "the model has no chat format",
@@ -70,16 +60,27 @@ Result<std::vector<TokenId>> TextModel::EncodeChat(const std::vector<ChatTurn>& 
     messages.push_back({{"role", turn.role}, {"content", turn.content}});
   // Bytes that are no UTF-8 become U+FFFD here, as they would in the tokenizer.
   const auto replace = nlohmann::json::error_handler_t::replace;
-  SB_ASSIGN_OR_RETURN(const Segments segments,
-                      chat_->Render({.messages = messages.dump(-1, ' ', false, replace),
-                                     .extra = thinking ? R"({"enable_thinking": true})"
-                                                       : R"({"enable_thinking": false})"}));
-  return tokenizer_.Encode(segments);
+  ChatRequest request{
+      .messages = messages.dump(-1, ' ', false, replace),
+      .extra = thinking ? R"({"enable_thinking": true})" : R"({"enable_thinking": false})"};
+  ChatPrompt prompt;
+  SB_ASSIGN_OR_RETURN(const Segments segments, chat_->Render(request));
+  SB_ASSIGN_OR_RETURN(prompt.ids, tokenizer_.Encode(segments));
+  // The next turn repeats the conversation, but perhaps not what opens the answer. A format that
+  // cannot leave that out has no such place.
+  request.add_generation_prompt = false;
+  const auto turn = chat_->Render(request);
+  const auto ids = turn.ok() ? tokenizer_.Encode(*turn) : turn.status();
+  if (!ids.ok()) return prompt;
+  const auto [differs, unused] =
+      std::mismatch(prompt.ids.begin(), prompt.ids.end(), ids->begin(), ids->end());
+  prompt.turn_ends.push_back(differs - prompt.ids.begin());
+  return prompt;
 }
 
 // Stop strings are looked for, and an answer is told apart, as the request and the prompt's end
 // say.
-Result<AnswerStream> TextModel::StreamOf(const TextRequest& request) const {
+AnswerOptions TextModel::AnswerOf(const TextRequest& request) const {
   AnswerOptions options{.stops = request.stop,
                         .include_stop = request.include_stop,
                         .min_tokens = request.min_new_tokens};
@@ -90,65 +91,43 @@ Result<AnswerStream> TextModel::StreamOf(const TextRequest& request) const {
     options.format = chat_->output_format();
     options.output.in_reasoning = OpensReasoning(options.format, end);
   }
-  return AnswerStream::Create(tokenizer_, std::move(options));
+  return options;
 }
 
-Status TextModel::Generate(const std::vector<TextRequest>& requests, int64_t parallel,
-                           const OnText& on_text, const OnDone& on_done) {
-  struct Stream {
-    AnswerStream answer;
-    Reader reader;
-  };
-  std::vector<Stream> streams;
-  Generator generator(*engine_, {.parallel = parallel,
-                                 .usable_vocab = static_cast<int64_t>(tokenizer_.vocab_size())});
-  for (const TextRequest& r : requests) {
-    SB_ASSIGN_OR_RETURN(AnswerStream answer, StreamOf(r));
-    streams.push_back({.answer = std::move(answer)});
-    // Ids count from zero in order of submission, so they index `streams`.
-    SB_ASSIGN_OR_RETURN(const int64_t id, generator.Submit({.prompt = r.prompt,
-                                                            .max_new_tokens = r.max_new_tokens,
-                                                            .sampling = r.sampling,
-                                                            .stop_ids = engine_->config().stop_ids,
-                                                            .min_new_tokens = r.min_new_tokens,
-                                                            .ignore_eos = r.ignore_eos}));
-    SB_CHECK(id + 1 == static_cast<int64_t>(streams.size())) << id;
+Result<AnswerStream> TextModel::StreamOf(const TextRequest& request) const {
+  return AnswerStream::Create(tokenizer_, AnswerOf(request));
+}
+
+Result<GenerationRequest> TextModel::GenerationOf(const TextRequest& request) const {
+  GenerationRequest generation{.prompt = request.prompt,
+                               .max_new_tokens = request.max_new_tokens,
+                               .sampling = request.sampling,
+                               .stop_ids = engine_->config().stop_ids,
+                               .min_new_tokens = request.min_new_tokens,
+                               .ignore_eos = request.ignore_eos,
+                               .prompt_logprobs = request.prompt_logprobs,
+                               .turn_ends = request.turn_ends};
+  if (request.grammar) {
+    SB_ASSIGN_OR_RETURN(generation.constraint,
+                        grammars_->Constrain(*request.grammar, request.chat && chat_ != nullptr,
+                                             AnswerOf(request).output.in_reasoning));
   }
-  const auto show = [&](size_t i, const AnswerDelta& delta) {
-    const std::string shown = streams[i].reader.Readable(delta.events);
-    if (!shown.empty()) on_text(i, shown);
-  };
-  const auto done = [&](size_t i, const Generated& got) {
-    const Answer& answer = streams[i].answer.answer();
-    on_done(i, {.text = answer.text,
-                .answer = answer.parts,
-                .prompt_tokens = std::ssize(requests[i].prompt),
-                .new_tokens = std::ssize(answer.tokens),
-                .reasoning_tokens = answer.reasoning_tokens,
-                .stop = answer.stop,
-                .finish = answer.stop.empty() ? *got.finish : FinishReason::kStop,
-                .stats = got.stats});
-  };
-  Status failed;
-  const auto take = [&](const Generated& got) {
-    const size_t i = static_cast<size_t>(got.request);
-    AnswerStream& answer = streams[i].answer;
-    std::vector<TokenId> ids;
-    for (const SampledToken& token : got.tokens) ids.push_back(token.token);
-    show(i, answer.Push(ids));
-    // What comes behind a stop string is of no interest, not even a failure.
-    if (!answer.finished() && got.finish) {
-      if (!got.status.ok()) failed = got.status;
-      show(i, answer.Finish(/*stopped=*/*got.finish == FinishReason::kStop));
-    }
-    if (answer.finished()) done(i, got);
-    return !answer.finished();
-  };
-  while (!generator.idle()) {
-    SB_RETURN_IF_ERROR(generator.Step(take));
-    SB_RETURN_IF_ERROR(failed);
-  }
-  return OkStatus();
+  return generation;
+}
+
+TextResult TextModel::ResultOf(const TextRequest& request, const Answer& answer,
+                               const Generated& last) {
+  // A stop string decides, whatever came behind it.
+  const bool stopped = !answer.stop.empty();
+  return {.text = answer.text,
+          .answer = answer.parts,
+          .prompt_tokens = std::ssize(request.prompt),
+          .new_tokens = std::ssize(answer.tokens),
+          .reasoning_tokens = answer.reasoning_tokens,
+          .stop = answer.stop,
+          .finish = stopped ? FinishReason::kStop : *last.finish,
+          .status = stopped ? OkStatus() : last.status,
+          .stats = last.stats};
 }
 
 }  // namespace signalbox

@@ -5,12 +5,13 @@
 // Errors: kBadCheckpoint from loading, kInvalidArgument where messages do not fit the format.
 //
 //   SB_ASSIGN_OR_RETURN(auto model, TextModel::Load(dir, {.engine = {.threads = 2}}));
-//   SB_ASSIGN_OR_RETURN(auto ids, model->EncodeChat({{"user", "How many?"}}, /*thinking=*/true));
-//   SB_ASSIGN_OR_RETURN(TextResult r, model->Generate(request, on_text));
+//   SB_ASSIGN_OR_RETURN(auto chat, model->EncodeChat({{"user", "How many?"}}, /*thinking=*/true));
+//   Service::Start(std::move(model), {})   // service.h: answers
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,10 @@
 #include "signalbox/base/status.h"
 #include "signalbox/engine/engine.h"
 #include "signalbox/engine/generator.h"
+#include "signalbox/server/grammar_constraint.h"
 #include "signalbox/text/answer_stream.h"
 #include "signalbox/text/chat_format.h"
+#include "signalbox/text/grammar.h"
 #include "signalbox/text/output_parser.h"
 #include "signalbox/text/tokenizer.h"
 
@@ -30,8 +33,15 @@ struct ChatTurn {
   std::string content;
 };
 
+struct ChatPrompt {
+  std::vector<TokenId> ids;
+  std::vector<int64_t> turn_ends;  // as in GenerationRequest
+};
+
 struct TextRequest {
   std::vector<TokenId> prompt;
+  std::vector<int64_t> turn_ends;
+  int32_t choices = 1;  // answers; choice i draws with seed + i
   int64_t max_new_tokens = 256;
   SamplingParams sampling;
   int64_t min_new_tokens = 0;  // as in GenerationRequest
@@ -39,7 +49,9 @@ struct TextRequest {
   // Text at which the answer ends, after min_new_tokens: answer_stream.h says how it is found.
   std::vector<std::string> stop;
   bool include_stop = false;
-  bool chat = false;  // `prompt` is of EncodeChat: on_text gets the answer readable, without tags
+  int64_t prompt_logprobs = -1;        // as in GenerationRequest
+  bool chat = false;                   // `prompt` is of EncodeChat: the answer is told apart
+  std::optional<GrammarSpec> grammar;  // what is written must fit it; of a chat, what is answered
 };
 
 struct TextResult {
@@ -50,7 +62,18 @@ struct TextResult {
   int64_t reasoning_tokens = 0;  // of the new ones
   std::string stop;              // the stop string that ended it; empty: none did
   FinishReason finish = FinishReason::kStop;
+  Status status;       // of FinishReason::kFailed
   RequestStats stats;  // of the engine's work: tokens that came behind a stop string count as well
+};
+
+// What a person reads of a chat's answer: the reasoning, an empty line, the content; a line for
+// each call.
+class AnswerReader {
+ public:
+  std::string Readable(const OutputEvents& events);
+
+ private:
+  bool reasoned_ = false;  // and said nothing since
 };
 
 class TextModel {
@@ -63,14 +86,14 @@ class TextModel {
   // Plain text; a spelling of a special token in it stays text.
   Result<std::vector<TokenId>> EncodePlain(std::string_view text) const;
   // The conversation as the model's format writes it, up to where the assistant begins.
-  Result<std::vector<TokenId>> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
+  Result<ChatPrompt> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
 
-  // Runs requests up to `parallel` at a time. `on_text` gets whole characters as they come.
-  // kInvalidArgument for a request that cannot run, before any does.
-  using OnText = std::function<void(size_t request, std::string_view text)>;
-  using OnDone = std::function<void(size_t request, const TextResult& result)>;
-  Status Generate(const std::vector<TextRequest>& requests, int64_t parallel, const OnText& on_text,
-                  const OnDone& on_done);
+  // What the engine is asked for one choice of a request, and what makes text of its tokens.
+  // kInvalidArgument where the request asks for something impossible.
+  Result<GenerationRequest> GenerationOf(const TextRequest& request) const;
+  Result<AnswerStream> StreamOf(const TextRequest& request) const;
+  static TextResult ResultOf(const TextRequest& request, const Answer& answer,
+                             const Generated& last);
 
   Engine& engine() { return *engine_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -79,11 +102,12 @@ class TextModel {
   TextModel(std::unique_ptr<Engine> engine, Tokenizer tokenizer)
       : engine_(std::move(engine)), tokenizer_(std::move(tokenizer)) {}
 
-  Result<AnswerStream> StreamOf(const TextRequest& request) const;
+  AnswerOptions AnswerOf(const TextRequest& request) const;
 
   std::unique_ptr<Engine> engine_;
   Tokenizer tokenizer_;
   std::unique_ptr<const ChatFormat> chat_;  // null where the model has none
+  std::unique_ptr<AnswerGrammars> grammars_;
 };
 
 }  // namespace signalbox

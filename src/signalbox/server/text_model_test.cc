@@ -7,20 +7,22 @@
 #include <string>
 #include <vector>
 
+#include "signalbox/server/service.h"
+
 namespace signalbox {
 namespace {
 
-std::unique_ptr<TextModel> Loaded(int drafts) {
+std::unique_ptr<Service> Loaded(int drafts) {
   EngineOptions options{.threads = 1, .budget = {.tokens = 1024, .sequences = 2}};
   options.layout.limits = {.max_running_requests = 2, .draft_tokens = drafts};
   auto model = TextModel::Load(SIGNALBOX_SOURCE_DIR "/models/tiny-qwen3.5-moe-mxfp4", options);
   EXPECT_TRUE(model.ok()) << model.status().ToString();
-  return std::move(model).value();
+  return *Service::Start(std::move(model).value(), {.parallel = 2});
 }
 
-TextModel& Tiny() {
-  static const std::unique_ptr<TextModel> kModel = Loaded(0);
-  return *kModel;
+Service& Tiny() {
+  static const std::unique_ptr<Service> kService = Loaded(0);
+  return *kService;
 }
 
 struct Outcome {
@@ -29,10 +31,10 @@ struct Outcome {
   int ends = 0;
 };
 
-std::vector<Outcome> Answers(const std::vector<TextRequest>& requests, TextModel& model = Tiny()) {
+std::vector<Outcome> Answers(const std::vector<TextRequest>& requests, Service& service = Tiny()) {
   std::vector<Outcome> outcomes(requests.size());
-  const Status s = model.Generate(
-      requests, 2, [&](size_t i, std::string_view text) { outcomes[i].shown += text; },
+  const Status s = service.GenerateAll(
+      requests, [&](size_t i, std::string_view text) { outcomes[i].shown += text; },
       [&](size_t i, const TextResult& result) {
         outcomes[i].result = result;
         ++outcomes[i].ends;
@@ -42,10 +44,10 @@ std::vector<Outcome> Answers(const std::vector<TextRequest>& requests, TextModel
 }
 
 TextRequest Question(std::string_view text) {
-  const auto prompt =
-      Tiny().EncodeChat({{.role = "user", .content = std::string(text)}}, /*thinking=*/true);
+  const auto prompt = Tiny().model().EncodeChat({{.role = "user", .content = std::string(text)}},
+                                                /*thinking=*/true);
   EXPECT_TRUE(prompt.ok()) << prompt.status().ToString();
-  return {.prompt = *prompt, .max_new_tokens = 96, .chat = true};
+  return {.prompt = prompt->ids, .max_new_tokens = 96, .chat = true};
 }
 
 TEST(TextModel, AStopEndsItsRequestAndNoOther) {
@@ -120,8 +122,8 @@ TEST(TextModel, DraftsChangeNothingBehindTheSampler) {
 TEST(TextModel, StopsOutOfTheirLimitsAreRefused) {
   TextRequest request = Question("What is 12 plus 7?");
   request.stop = {""};
-  const Status s = Tiny().Generate(
-      {request}, 1, [](size_t, std::string_view) {}, [](size_t, const TextResult&) {});
+  const Status s = Tiny().GenerateAll(
+      {request}, [](size_t, std::string_view) {}, [](size_t, const TextResult&) {});
   EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
 }
 

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Service: a model that answers many callers at once. One thread of its own runs the engine's
+// steps; requests are submitted and cancelled from any thread, and every request's sink is called
+// from the service's thread as text comes. What one request began is there for the next: the prefix
+// cache lives as long as the service.
+//
+// Errors: kInvalidArgument for a request that can never run, kResourceExhausted when too many wait.
+// When the engine fails, every open request is told why, and so is whoever comes later.
+//
+//   SB_ASSIGN_OR_RETURN(auto service, Service::Start(std::move(model), {.parallel = 16}));
+//   SB_ASSIGN_OR_RETURN(int64_t id, service->Submit(request, [](const TextUpdate& u) {
+//     fmt::print("{}", u.delta.text); return true; }));
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "signalbox/base/status.h"
+#include "signalbox/engine/generator.h"
+#include "signalbox/server/text_model.h"
+
+namespace signalbox {
+
+struct ServiceOptions {
+  int64_t parallel = 16;    // sequences that run at a time
+  int64_t max_waiting = 0;  // requests that wait for a place; 0: any number
+  bool prefix_cache = true;
+};
+
+// What a request got from a step.
+struct TextUpdate {
+  int64_t request = 0;
+  int32_t choice = 0;                         // of TextRequest::choices
+  AnswerDelta delta;                          // text, and parts of a chat's answer
+  std::span<const SampledToken> tokens = {};  // that make it up, with their log-probabilities
+  std::span<const SampledToken> prompt = {};  // log-probabilities of prompt tokens, when asked for
+  // The choice has ended; nothing follows for it.
+  std::optional<TextResult> result = std::nullopt;
+};
+// False: the caller had enough of this choice; it ends without another call.
+using TextSink = std::function<bool(const TextUpdate& update)>;
+
+struct ServiceStats {
+  GeneratorStats generator;
+  int64_t running = 0;
+  int64_t waiting = 0;
+  std::vector<CacheSize> total;  // by part
+  std::vector<CacheSize> free;
+  std::vector<PrefixStats> prefixes;
+};
+
+class Service {
+ public:
+  // The model must lead (Engine::leads).
+  static Result<std::unique_ptr<Service>> Start(std::unique_ptr<TextModel> model,
+                                                const ServiceOptions& options);
+  // Ends what is open: each sink is told once more, kCancelled.
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  Result<int64_t> Submit(const TextRequest& request, TextSink sink);
+  // All choices of it end within a step; each is told kCancelled. Nothing happens if it has ended.
+  void Cancel(int64_t request);
+  // Submits and waits for all choices, in order.
+  Result<std::vector<TextResult>> Generate(const TextRequest& request);
+
+  // Submits all and waits for them. Text is readable (AnswerReader for chats) and comes in whole
+  // characters, from one thread at a time. kInvalidArgument for a request that cannot run, before
+  // any does; the status of one that failed.
+  using OnText = std::function<void(size_t request, std::string_view text)>;
+  using OnDone = std::function<void(size_t request, const TextResult& result)>;
+  Status GenerateAll(const std::vector<TextRequest>& requests, const OnText& on_text,
+                     const OnDone& on_done);
+
+  // After the last step, or when the last answer was told.
+  ServiceStats stats() const;
+  // OK, or why the engine has stopped for good.
+  Status health() const;
+  const TextModel& model() const { return *model_; }
+  TextModel& model() { return *model_; }
+
+ private:
+  struct Choice {
+    int64_t request = 0;
+    int32_t index = 0;
+    std::shared_ptr<const TextRequest> asked;
+    std::shared_ptr<TextSink> sink;
+    AnswerStream answer;
+    bool others_begun = false;  // the request's other choices
+  };
+  struct Arrival {
+    int64_t id;
+    std::shared_ptr<const TextRequest> asked;
+    std::shared_ptr<TextSink> sink;
+  };
+
+  Service(std::unique_ptr<TextModel> model, const ServiceOptions& options);
+  Status Check(const TextRequest& request) const;
+  void Run();
+  bool TakeWork(std::vector<Arrival>* arrivals, std::vector<int64_t>* cancelled);
+  void Begin(const Arrival& arrival, int32_t index);
+  bool Take(const Generated& got);
+  void BeginOthers(Choice& choice);
+  void EndUnbegun(const Choice& choice, const TextResult& result);
+  void Fail(const Status& status);
+  void EndAll(FinishReason reason, const Status& status);
+  void Publish();
+
+  std::unique_ptr<TextModel> model_;
+  const ServiceOptions options_;
+  Generator generator_;
+  std::map<int64_t, Choice> choices_;  // by the generator's id; of the service's thread
+
+  mutable std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<Arrival> arrivals_;
+  std::vector<int64_t> cancelled_;
+  int64_t next_id_ = 0;
+  bool stopping_ = false;
+  Status health_;
+  ServiceStats stats_;
+  std::thread thread_;  // last: it uses all above
+};
+
+}  // namespace signalbox
