@@ -44,15 +44,15 @@ function(signalbox_fuzz_test target)
   set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
 endfunction()
 
-# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...])
+# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...] [SHARDS n])
 #
 # One directory under src/signalbox is one module. Its files say what they are by their names:
 #   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
 #   program each, every other *.cc -> the static library signalbox_NAME.
 # DEPS are modules below this one (scripts/check_deps.py holds includes to them). EXCEPT are files that this build
-# does without.
+# does without. SHARDS are processes that share the tests of the program.
 function(signalbox_module name)
-  cmake_parse_arguments(ARG "" "" "DEPS;LIBS;EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS" "DEPS;LIBS;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   list(TRANSFORM ARG_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(REMOVE_ITEM sources ${ARG_EXCEPT})
@@ -83,13 +83,28 @@ function(signalbox_module name)
       # Optimising instrumented test code doubles its compile time; the library under test stays optimised.
       target_compile_options(${name}_test PRIVATE -O0)
     endif()
-    add_test(NAME ${name}_test COMMAND ${name}_test)
+    # Shards are parts of a long program that run side by side.
+    set(shards ${name}_test)
+    if(ARG_SHARDS)
+      set(shards)
+      foreach(shard RANGE 1 ${ARG_SHARDS})
+        list(APPEND shards ${name}_test_${shard})
+      endforeach()
+    endif()
+    set(index 0)
+    foreach(shard ${shards})
+      add_test(NAME ${shard} COMMAND ${name}_test)
+      list(LENGTH shards total)
+      set_tests_properties(${shard} PROPERTIES
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${total};GTEST_SHARD_INDEX=${index}")
+      math(EXPR index "${index} + 1")
+    endforeach()
     set(labels fast)
     if(name IN_LIST SIGNALBOX_THREADED_MODULES)
       list(APPEND labels threads)
       add_dependencies(threaded_tests ${name}_test)
     endif()
-    set_tests_properties(${name}_test PROPERTIES LABELS "${labels}" TIMEOUT 1800)
+    set_tests_properties(${shards} PROPERTIES LABELS "${labels}" TIMEOUT 1800)
   endif()
   if(SIGNALBOX_BENCHMARKS AND benchmarks)
     add_executable(${name}_benchmark ${benchmarks})

@@ -31,6 +31,15 @@ std::optional<double> AnswerOf(const Json& line) {
   return std::nullopt;
 }
 
+Status WriteLines(const std::string& path, const std::vector<std::string>& lines) {
+  std::ofstream file(path);
+  for (const std::string& line : lines) file << line << "\n";
+  if (file.flush()) return OkStatus();
+  return InvalidArgument({.what = "cannot write the answers",
+                          .where = "--output " + path,
+                          .remedy = "name a file in a directory that can be written"});
+}
+
 }  // namespace
 
 Result<std::vector<Problem>> ReadProblems(const std::string& path, int64_t limit) {
@@ -104,6 +113,7 @@ Status RunEval(const Invocation& invocation) {
                         .turn_ends = std::move(chat.turn_ends),
                         .max_new_tokens = flags.Int("max-new-tokens")});
   }
+  std::vector<std::string> lines(flags.Has("output") ? problems.size() : 0);
   const auto start = std::chrono::steady_clock::now();
   Progress progress({.label = "eval",
                      .total = static_cast<int64_t>(problems.size()),
@@ -118,6 +128,13 @@ Status RunEval(const Invocation& invocation) {
         const std::optional<double> answer = LastNumber(result.text);
         right += answer && std::abs(*answer - problems[i].answer) < 1e-6;
         tokens += result.new_tokens;
+        if (!lines.empty()) {
+          lines[i] = Json{{"text", result.text},
+                          {"finish", ToString(result.finish)},
+                          {"tokens", result.new_tokens},
+                          {"cached_tokens", result.stats.cached_tokens}}
+                         .dump();
+        }
         total.decode_steps += result.stats.decode_steps;
         total.decode_tokens += result.stats.decode_tokens;
         ++done;
@@ -125,6 +142,7 @@ Status RunEval(const Invocation& invocation) {
                                           static_cast<double>(right) / static_cast<double>(done)));
       }));
   progress.Finish();
+  if (!lines.empty()) SB_RETURN_IF_ERROR(WriteLines(flags.Text("output"), lines));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   const double accuracy = static_cast<double>(right) / static_cast<double>(done);
   const double speed = static_cast<double>(tokens) / took.count();
