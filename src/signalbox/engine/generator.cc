@@ -113,7 +113,7 @@ Status Generator::Step(const OnTokens& on_tokens) {
     if (goes_on) drafting.push_back({&sequence, window.past, place});
     place += std::ssize(window.tokens);
   }
-  return drafts_ > 0 ? Draft(std::move(drafting)) : OkStatus();
+  return drafts_ > 0 ? Draft(drafting) : OkStatus();
 }
 
 Result<SampledToken> Generator::SampleNext(const Sequence& s, std::span<const float> row) {
@@ -211,7 +211,7 @@ bool Generator::Take(const Window& window, Sequence& s, std::span<const float> l
 // The draft layer takes, at each position of the step's windows, the hidden row of that position
 // and the token behind it. For those that decode, its last row is the first guess; each further one
 // follows from the guess before, in a step of its own.
-Status Generator::Draft(std::vector<Drafting> windows) {
+Status Generator::Draft(const std::vector<Drafting>& windows) {
   StepCommand step{.kind = StepCommand::Kind::kDraft, .phase = Phase::kDecode};
   std::vector<Sequence*> guessing;
   int64_t place = 0;

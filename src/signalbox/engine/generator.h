@@ -90,7 +90,7 @@ class Generator {
   Result<SampledToken> SampleNext(const Sequence& sequence, std::span<const float> row);
   std::vector<SampledToken> PromptLogprobs(const Window& window, const Sequence& sequence,
                                            std::span<const float> logits) const;
-  Status Draft(std::vector<Drafting> windows);
+  Status Draft(const std::vector<Drafting>& windows);
 
   const StepRuntime runtime_;
   const int64_t usable_vocab_;

@@ -192,7 +192,7 @@ Status AnswerGrammar::AcceptInAnswer(TokenId id) {
     place_ = Place::kClosing;
     return OkStatus();
   }
-  const Status accepted = matcher_->Accept(id);
+  Status accepted = matcher_->Accept(id);
   if (accepted.ok()) {
     newlines_ = 0;
     return accepted;
