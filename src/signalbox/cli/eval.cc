@@ -132,7 +132,8 @@ Status RunEval(const Invocation& invocation) {
           lines[i] = Json{{"text", result.text},
                           {"finish", ToString(result.finish)},
                           {"tokens", result.new_tokens},
-                          {"cached_tokens", result.stats.cached_tokens}}
+                          {"cached_tokens", result.stats.cached_tokens},
+                          {"preemptions", result.stats.preemptions}}
                          .dump();
         }
         total.decode_steps += result.stats.decode_steps;
