@@ -25,9 +25,13 @@ void CachePool::FreeMemory::operator()(void* p) const {
   std::free(p);
 }
 
+// Of one allocation; nobody has as much, and an allocator need not be asked.
+constexpr int64_t kMostBytes = int64_t{1} << 40;
+
 // calloc: large blocks come from the kernel zeroed and untouched, so an idle budget costs no
 // memory.
 CachePool::Memory CachePool::Allocate(int64_t bytes) {
+  if (bytes > kMostBytes) return nullptr;
   return Memory(std::calloc(static_cast<size_t>(std::max<int64_t>(bytes, 1)), 1));
 }
 
