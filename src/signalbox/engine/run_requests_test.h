@@ -18,7 +18,7 @@ inline const std::string kTinyQwen =
     std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
 inline const std::string kTinyKimi =
     std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-kimi-k3-mxfp4";
-// Four small layers with random weights, a draft layer, 256 tokens.
+// Four small layers with random weights, 256 tokens, no weights of a draft layer.
 inline const std::string kRandomQwen =
     std::string(SIGNALBOX_SOURCE_DIR) + "/models/random/qwen3.5-moe";
 

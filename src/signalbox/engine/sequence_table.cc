@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace signalbox {
 
@@ -47,6 +48,18 @@ Status SequenceTable::Reserve(Claim* claim, int64_t tokens) {
   return OkStatus();
 }
 
+// The window says which tokens; where they go is the sequence's claim.
+Status SequenceTable::AddWindow(int64_t sequence, Window window, StepCommand* step) {
+  Claim& claim = ClaimOf(sequence);
+  SB_RETURN_IF_ERROR(Reserve(&claim, window.past + std::ssize(window.tokens)));
+  if (window.tokens.size() > 1) step->phase = Phase::kPrefill;
+  window.part = claim.part;
+  window.pages = claim.pages;
+  window.slot = claim.slot;
+  step->windows.push_back(std::move(window));
+  return OkStatus();
+}
+
 Result<StepCommand> SequenceTable::Place(const StepBatch& batch) {
   for (int64_t name : batch.release) {
     const auto it = claims_.find(name);
@@ -56,15 +69,9 @@ Result<StepCommand> SequenceTable::Place(const StepBatch& batch) {
   }
   StepCommand step{.phase = Phase::kDecode, .return_hidden = batch.return_hidden};
   for (const SequenceStep& s : batch.sequences) {
-    Claim& claim = ClaimOf(s.sequence);
-    SB_RETURN_IF_ERROR(Reserve(&claim, claim.length + std::ssize(s.tokens)));
-    if (s.tokens.size() > 1) step.phase = Phase::kPrefill;
-    step.windows.push_back({.part = claim.part,
-                            .past = claim.length,
-                            .tokens = s.tokens,
-                            .pages = claim.pages,
-                            .slot = claim.slot,
-                            .logits = s.logits});
+    const Claim& claim = ClaimOf(s.sequence);
+    SB_RETURN_IF_ERROR(AddWindow(
+        s.sequence, {.past = claim.length, .tokens = s.tokens, .logits = s.logits}, &step));
   }
   step.keep_hidden = batch.return_hidden;
   return step;
@@ -74,16 +81,10 @@ Result<StepCommand> SequenceTable::Place(const std::vector<DraftStep>& drafts) {
   StepCommand step{
       .kind = StepCommand::Kind::kDraft, .phase = Phase::kDecode, .return_hidden = true};
   for (const DraftStep& d : drafts) {
-    Claim& claim = ClaimOf(d.sequence);
-    SB_RETURN_IF_ERROR(Reserve(&claim, d.past + std::ssize(d.tokens)));
-    if (d.tokens.size() > 1) step.phase = Phase::kPrefill;
-    step.windows.push_back({.part = claim.part,
-                            .past = d.past,
-                            .tokens = d.tokens,
-                            .pages = claim.pages,
-                            .slot = claim.slot,
-                            .logits = LogitRows::kAll,
-                            .hidden = d.hidden});
+    SB_RETURN_IF_ERROR(AddWindow(
+        d.sequence,
+        {.past = d.past, .tokens = d.tokens, .logits = LogitRows::kAll, .hidden = d.hidden},
+        &step));
   }
   return step;
 }

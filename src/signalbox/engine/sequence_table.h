@@ -65,6 +65,7 @@ class SequenceTable {
   void Release(const Claim& claim);
   Claim& ClaimOf(int64_t sequence);
   Status Reserve(Claim* claim, int64_t tokens);
+  Status AddWindow(int64_t sequence, Window window, StepCommand* step);
 
   std::vector<CacheAccount>& accounts_;
   std::vector<int64_t> sequences_of_part_;
