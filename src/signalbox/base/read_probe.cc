@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "signalbox/base/host_memory.h"
+
 namespace signalbox {
 namespace {
 
@@ -39,7 +41,10 @@ uint64_t SumWords(const uint64_t* words, int64_t n) {
 Result<std::unique_ptr<ReadProbe>> ReadProbe::Create(const ReadProbeOptions& options) {
   const int64_t wanted = options.bytes > 0 ? options.bytes : BufferFor(options.threads);
   const int64_t bytes = (wanted + kLine - 1) / kLine * kLine;
-  auto* const words = static_cast<uint64_t*>(std::aligned_alloc(kLine, bytes));
+  // Asked first: an allocator may promise what the machine does not have, and a sanitizer's aborts.
+  SB_ASSIGN_OR_RETURN(const HostMemory memory, ReadHostMemory());
+  auto* const words =
+      bytes > memory.total ? nullptr : static_cast<uint64_t*>(std::aligned_alloc(kLine, bytes));
   if (words == nullptr) {
     return ResourceExhausted(
         {.what = "no memory to measure reading with", .found = fmt::format("{} bytes", bytes)});
