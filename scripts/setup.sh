@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# usage: scripts/setup.sh [build|test|python]...      (default: build test)
+# usage: scripts/setup.sh [build|test|python|clients]...      (default: build test)
 # Installs what the project needs on a Debian 12 machine, and nothing that is already there.
-#   build   compiler and libraries; those of sources.txt lie in .deps, and the build does without where they
-#           cannot be had
-#   test    build, plus what scripts/test.sh runs
-#   python  a virtual environment .venv with requirements.txt, for making goldens anew
+#   build    compiler and libraries; those of sources.txt lie in .deps, and the build does without where they
+#            cannot be had
+#   test     build, plus what scripts/test.sh runs
+#   python   a virtual environment .venv with requirements.txt, for making goldens anew
+#   clients  a virtual environment .deps/clients with requirements-clients.txt, for scripts/e2e/clients.sh
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -81,30 +82,39 @@ install_sources() {
   cp scripts/sources.txt "$stamp"
 }
 
-install_python() {
-  local stamp=.venv/requirements.txt
-  if cmp -s scripts/requirements.txt "$stamp"; then
-    say "Python: .venv is up to date."
+# pip alone takes minutes for as many packages as the clients need; uv takes seconds.
+install_python() { # ENVIRONMENT REQUIREMENTS [OPTION OF uv pip install...]
+  local environment=$1 requirements=$2
+  shift 2
+  if cmp -s "$requirements" "$environment/requirements.txt"; then
+    say "Python: $environment is up to date."
     return
   fi
-  say "Python: installing scripts/requirements.txt into .venv"
-  python3 -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
-  cp scripts/requirements.txt "$stamp"
+  say "Python: installing $requirements into $environment"
+  rm -rf "$environment"
+  python3 -m venv "$environment"
+  "$environment/bin/python" -m pip install --quiet --disable-pip-version-check \
+    "$(grep '^uv==' "$requirements")"
+  "$environment/bin/uv" pip install --quiet --python "$environment/bin/python" "$@" \
+    --requirement "$requirements"
+  cp "$requirements" "$environment/requirements.txt"
 }
 
 groups=("$@")
 ((${#groups[@]})) || groups=(build test)
-want_python=false want_sources=false
+want_python=false want_clients=false want_sources=false
 apt_groups=()
 for group in "${groups[@]}"; do
   case $group in
     build) apt_groups+=(build) want_sources=true ;;
     test) apt_groups+=(build test) want_sources=true ;;
     python) apt_groups+=(python) want_python=true ;;
-    *) die "usage: scripts/setup.sh [build|test|python]..." ;;
+    clients) apt_groups+=(python) want_clients=true ;;
+    *) die "usage: scripts/setup.sh [build|test|python|clients]..." ;;
   esac
 done
 install_packages "${apt_groups[@]}"
 if $want_sources; then install_sources; fi
-if $want_python; then install_python; fi
+if $want_python; then install_python .venv scripts/requirements.txt; fi
+# The list is whole: what its packages ask for beyond it is not used, and some of that is gigabytes.
+if $want_clients; then install_python .deps/clients scripts/requirements-clients.txt --no-deps; fi
