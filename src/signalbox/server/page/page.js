@@ -12,12 +12,21 @@ function make(tag, properties = {}, ...children) {
   return node;
 }
 
+// What stays as it is, is not touched: a screen reader would say it again.
+function show(id, text) {
+  if ($(id).textContent !== text) $(id).textContent = text;
+}
+
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 const rounded = (value, digits) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const figure = (value, digits = 0) => (isNumber(value) ? rounded(value, digits) : DASH);
-const rate = (value) => figure(value, value < 100 ? 1 : 0);
-const seconds = (value) => (value < 1 ? `${figure(value * 1000)} ms` : `${figure(value, 1)} s`);
+const rate = (value) => figure(value, value > 0 && value < 100 ? 1 : 0);
+function seconds(value) {
+  if (value < 1) return `${figure(value * 1000)} ms`;
+  if (value < 100) return `${figure(value, 1)} s`;
+  return value < 5400 ? `${figure(value / 60)} min` : `${figure(value / 3600)} h`;
+}
 
 function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -335,7 +344,7 @@ function showError(answer, message) {
 }
 
 function showBusy() {
-  $("send").textContent = chat.answering ? "Stop" : "Send";
+  show("send", chat.answering ? "Stop" : "Send");
   $("fresh").disabled = Boolean(chat.answering);
 }
 
@@ -407,12 +416,23 @@ function repeat(work, pause) {
 }
 
 const speeds = [];  // of the last minute
+let counted = null;  // tokens at the last look: {tokens, at}
+
+// The samples of a scrape, by name; of a name with several, the last.
+function samplesOf(text) {
+  const samples = {};
+  for (const [, name, labels, value] of text.matchAll(/^(signalbox_\w+)\{(.*)\} (\S+)$/gm)) {
+    const pairs = labels.matchAll(/(\w+)=("(?:\\.|[^"\\])*")/g);
+    samples[name] = { value: Number(value), labels: Object.fromEntries([...pairs].map(([, k, v]) => [k, JSON.parse(v)])) };
+  }
+  return samples;
+}
 
 function setState(state, text) {
   const root = document.documentElement;
   const arrived = state === "ready" && root.dataset.state !== "ready";
   root.dataset.state = state;
-  $("state").textContent = text;
+  show("state", text);
   $("send").disabled = state !== "ready" && !chat.answering;
   $("loading").hidden = state !== "loading";
   $("intro").hidden = state === "loading" || chat.messages.length > 0;
@@ -423,13 +443,13 @@ function setState(state, text) {
 }
 
 function showLoading({ message, phase, percent, eta_seconds: eta, bytes_done: done, bytes_total: total }) {
-  $("phase").textContent = phase ? `Loading: ${phase}` : message;
+  show("phase", phase ? `Loading: ${phase}` : message);
   setMeter("done", percent);
   const said = [];
   if (isNumber(percent)) said.push(`${figure(percent)} %`);
   if (isNumber(done) && total > 0) said.push(`${bytes(done)} of ${bytes(total)}`);
   if (isNumber(eta)) said.push(`${seconds(eta)} left`);
-  $("eta").textContent = said.join(" · ") || DASH;
+  show("eta", said.join(" · ") || DASH);
 }
 
 function setMeter(id, percent) {
@@ -440,56 +460,75 @@ function setMeter(id, percent) {
   else $(id).parentNode.removeAttribute("aria-valuenow");
 }
 
-function showUse(id, used, total, unit) {
-  const known = isNumber(used) && total > 0;
-  const percent = known ? (100 * used) / total : undefined;
-  $(id).textContent = known ? `${figure(used)} of ${figure(total)} ${unit} · ${figure(percent)} %` : DASH;
+function showUse(id, ratio, tokens) {
+  const percent = isNumber(ratio) ? 100 * ratio : undefined;
+  const said = tokens.every(isNumber) && tokens.length ? [`${tokens.map((t) => figure(t)).join(" of ")} tokens`] : [];
+  if (isNumber(percent)) said.push(`${figure(percent)} %`);
+  show(id, said.join(" · ") || DASH);
   setMeter(`${id}-bar`, percent);
 }
 
+// Between two looks at what has been counted.
+function speedOf(tokens) {
+  const now = { tokens, at: performance.now() };
+  const speed = counted && (1000 * (tokens - counted.tokens)) / (now.at - counted.at);
+  counted = isNumber(tokens) ? now : null;
+  return speed >= 0 ? speed : undefined;  // a server that was started again counts from 0
+}
+
 function showSpeed(speed) {
-  $("speed").textContent = isNumber(speed) ? rate(speed) : DASH;
+  show("speed", rate(speed));
   if (isNumber(speed)) speeds.push(speed);
   if (speeds.length > 60) speeds.shift();
   const most = Math.max(0, ...speeds);
-  $("peak").textContent = speeds.length ? rate(most) : DASH;
+  show("peak", speeds.length ? rate(most) : DASH);
   const points = speeds.map((s, i) => `${60 - speeds.length + i + 0.5},${most ? 19 - 18 * (s / most) : 19}`);
   $("trace").querySelector("polyline").setAttribute("points", points.join(" "));
   const area = points.length ? `M${60.5 - speeds.length},20L${points.join("L")}L59.5,20z` : "";
   $("trace").querySelector("path").setAttribute("d", area);
 }
 
-function showInfo(info) {
-  const name = info.served_model_name;
+function showModel({ model_name: name, layout, version }) {
   document.title = `${name} · Signalbox`;
-  $("model").textContent = name;
-  $("layout").textContent = info.layout;
-  $("version").textContent = `Signalbox ${info.version}`;
-  const live = info.live;
-  showSpeed(live.tokens_per_second);
-  $("running").textContent = figure(live.running);
-  $("waiting").textContent = figure(live.waiting);
-  $("accept").textContent = figure(live.accept_length, 2);
-  showUse("kv", live.kv_tokens_used, live.kv_tokens, "tokens");
-  showUse("slots", live.state_slots_used, live.state_slots, "slots");
+  show("model", name);
+  show("layout", layout);
+  show("version", `Signalbox ${version}`);
 }
 
-const poll = repeat(async () => {
-  let response;
-  try {
-    response = await ask("/server_info");
-    if (response.ok) {
-      showInfo(await response.json());
-      return setState("ready", "Ready");
-    }
-  } catch {
-    return setState("offline", "No connection");
+function showNumbers(samples) {
+  const value = (name) => samples[`signalbox_${name}`]?.value;
+  showSpeed(speedOf(value("generation_tokens_total")));
+  show("running", figure(value("requests_running")));
+  show("waiting", figure(value("requests_waiting")));
+  show("accept", figure(value("spec_accept_length") || undefined, 2));  // 0: no step of late
+  showUse("kv", value("kv_cache_usage_ratio"), [value("kv_cache_used_tokens"), value("kv_cache_capacity_tokens")]);
+  showUse("slots", value("state_slots_usage_ratio"), []);
+}
+
+async function look() {
+  const response = await ask("/metrics");
+  if (response.ok) {
+    const samples = samplesOf(await response.text());
+    showModel(samples.signalbox_info.labels);
+    showNumbers(samples);
+    return setState("ready", "Ready");
   }
+  showNumbers({});
   const error = await errorOf(response);
   if (response.status === 401) return setState("locked", "Needs an API key: Settings");
-  if (error.phase) showLoading(error);
-  return error.phase ? setState("loading", "Loading") : setState("failed", error.message);
-}, 1000);
+  if (!error.phase) return setState("failed", error.message);
+  showLoading(error);
+  setState("loading", "Loading");
+}
+
+const poll = repeat(
+  () =>
+    look().catch((error) => {
+      showNumbers({});
+      setState("offline", error.message);
+    }),
+  1000,
+);
 
 // ---- Expert load.
 
@@ -531,19 +570,19 @@ function drawHeat() {
   cells.style.setProperty("--rows", canvas.height);
   cells.style.setProperty("--columns", canvas.width);
   cells.toggleAttribute("data-fine", Math.min(cells.clientWidth / canvas.width, cells.clientHeight / canvas.height) < 7);
-  $("layers").textContent = `${canvas.height} layers`;
-  $("columns").textContent = `${canvas.width} ${heat.columns}`;
-  $("top").textContent = figure(top, 1);
+  show("layers", `${canvas.height} layers`);
+  show("columns", `${canvas.width} ${heat.columns}`);
+  show("top", figure(top, 1));
   canvas.setAttribute("aria-label", `Load of ${canvas.height} layers by ${canvas.width} ${heat.columns}, at most ${figure(top, 1)} times an even share. Arrow keys read a cell.`);
   showImbalance();
 }
 
 function showImbalance() {
-  const { layers, imbalance } = heat.load;
+  const { layers, imbalance, window_seconds: counted } = heat.load;
   const sorted = [...imbalance].sort((a, b) => a - b);
   const worst = sorted.at(-1);
   $("imbalance").textContent =
-    `Imbalance of ranks (most over mean, minus 1): median ${figure(sorted[sorted.length >> 1], 2)}, ` +
+    `Counted for ${seconds(counted)}. Imbalance of ranks (most / mean - 1): median ${figure(sorted[sorted.length >> 1], 2)}, ` +
     `most ${figure(worst, 2)} in layer ${layers[imbalance.indexOf(worst)]}`;
 }
 
