@@ -6,7 +6,8 @@
 //
 // Errors: kInvalidArgument or kResourceExhausted from Listen (an address in use, too few files).
 // What a client does wrong is answered here: 400, 408, 413, 431; what it does to a connection is
-// told to whoever is still writing (HttpExchange::OnGone, Write).
+// told to whoever is still writing (HttpExchange::OnGone, Write). A client that closes its sending
+// side has left.
 //
 //   SB_ASSIGN_OR_RETURN(auto server, HttpServer::Listen({.port = 30000}, [](auto exchange) {
 //     exchange->Send({.body = R"({"status": "ok"})"}); }));
@@ -61,7 +62,8 @@ class HttpExchange {
   virtual void Send(HttpResponse response) = 0;
   // An answer in pieces: head first (its body is the first piece), then Write, then EndStream. Each
   // Write goes out at once. False: the client is gone, or reads so slowly that more than the
-  // server's limit of bytes waits for it; the stream has ended then.
+  // server's limit of bytes waits for it; the stream has ended then. An exchange that is dropped
+  // before its answer is complete is answered with 500, a stream broken off.
   virtual void BeginStream(HttpResponse head) = 0;
   virtual bool Write(std::string piece) = 0;
   virtual void EndStream() = 0;
@@ -79,6 +81,8 @@ struct HttpServerOptions {
   int64_t max_body = 32 << 20;
   int64_t max_unsent = 4 << 20;  // bytes that wait for a client that does not read
   int idle_seconds = 75;         // of a connection between requests
+  // In which a request must come, from its first byte on; a large body earns more as it comes.
+  int request_seconds = 30;
   int backlog = 4096;
 };
 
