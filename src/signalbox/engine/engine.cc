@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace signalbox {
 namespace {
@@ -184,6 +185,28 @@ Result<StepOutput> Engine::Run(const StepBatch& batch, const RunOptions& options
   Result<StepOutput> output = Execute(step);
   if (output.ok()) named_->Advance(batch);
   return output;
+}
+
+Result<ExpertLoad> Engine::ExpertLoadSoFar() {
+  SB_ASSIGN_OR_RETURN(const StepOutput output, Execute({.kind = StepCommand::Kind::kCountPairs}));
+  const LayoutPlan& layout = planned_.layout;
+  ExpertLoad load;
+  for (size_t l = 0; l < output.pairs.size(); ++l) {
+    const std::vector<int64_t>& pairs = output.pairs[l];
+    if (pairs.empty()) continue;
+    const LayerCut& cut = layout.kinds[planned_.model.kind_of_layer[l]].cut;
+    const auto experts = pairs.size() - static_cast<size_t>(layout.config.redundant_experts);
+    load.layers.push_back(static_cast<int32_t>(l));
+    load.experts.emplace_back(experts, 0);
+    load.ranks.emplace_back();
+    for (size_t s = 0; s < pairs.size(); ++s) load.experts.back()[s % experts] += pairs[s];
+    for (int r = 0; r < layout.mesh().ranks(); ++r) {
+      const auto first =
+          pairs.begin() + layout.mesh().Position(RankId(r), cut.experts) * cut.slots_per_rank;
+      load.ranks.back().push_back(std::accumulate(first, first + cut.slots_per_rank, int64_t{0}));
+    }
+  }
+  return load;
 }
 
 Result<StepOutput> Engine::RunDraft(const std::vector<DraftStep>& steps, bool trace) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "signalbox/base/status.h"
+#include "signalbox/engine/expert_load.h"
 #include "signalbox/engine/rank_runner.h"
 #include "signalbox/engine/rank_team.h"
 #include "signalbox/engine/sequence_table.h"
@@ -110,6 +111,8 @@ class Engine {
   Result<StepOutput> Run(const StepBatch& batch) { return Run(batch, {}); }
   Result<StepOutput> Run(const StepBatch& batch, const RunOptions& options);
   Result<StepOutput> RunDraft(const std::vector<DraftStep>& steps, bool trace = false);
+  // Asks all ranks, between steps; the draft layer comes last.
+  Result<ExpertLoad> ExpertLoadSoFar();
   // Tokens that the draft layer guesses for a sequence in a step, as planned; 0: it is not used.
   int64_t drafts() const { return drafts_; }
   bool has_draft() const { return ranks_.front()->has_draft(); }

@@ -109,6 +109,7 @@ Status LayerExecutor::ModelStep(const Step& step, const LayerRun& run) {
       Route(step, run);
       return OkStatus();
     case StepKind::kExperts:
+      CountPairs(run);
       Experts(step, run);
       return OkStatus();
     case StepKind::kRunExperts:
@@ -213,6 +214,27 @@ int32_t LayerExecutor::LocalSlot(int32_t id, IdSpace space, int position,
       space == IdSpace::kLogical ? run.placement->SlotsOf(ExpertId(id)).front().value() : id;
   const int64_t place = slot - position * cut.slots_per_rank;
   return place >= 0 && place < cut.slots_per_rank ? static_cast<int32_t>(place) : -1;
+}
+
+// What the router asked for, before rows leave.
+void LayerExecutor::CountPairs(const LayerRun& run) {
+  const Register& routing = At(Reg::kRouting);
+  const AxisSet copies = world_.mesh->all() - routing.axes;  // along which the rows are the same
+  if (world_.mesh->Position(world_.rank, copies) != 0) return;
+  const LayerCut& cut = *run.cut;
+  const bool counts_shared =
+      routing.space == IdSpace::kGlobal && cut.shared == SharedPlacement::kFusedOwn;
+  for (int64_t i = 0; i < routing.floats(); ++i) {
+    int64_t slot = routing.ids[i];
+    const int64_t row = routing.rows[static_cast<size_t>(i / routing.width)];
+    if (slot < 0 || world_.rows->IsPadding(row)) continue;
+    if (counts_shared) {
+      const int64_t place = slot % (cut.slots_per_rank + 1);
+      slot = place == cut.slots_per_rank ? cut.slots : slot - slot / (cut.slots_per_rank + 1);
+    }
+    // Behind the routed slots there is the fused shared expert, which computes every row.
+    if (slot < cut.slots) ++run.pairs[static_cast<size_t>(slot)];
+  }
 }
 
 // Experts held here, over all rows; other ranks add theirs.

@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "signalbox/base/status.h"
@@ -48,6 +49,8 @@ struct LayerRun {
   const ExpertPlacement* placement = nullptr;  // null without experts
   ExpertExchange* exchange = nullptr;          // null where rows are not exchanged
   SnapshotBank* bank = nullptr;                // null where no snapshots are kept
+  // [slots] (token, expert) pairs so far; each row is counted by the first rank that holds it.
+  std::span<int64_t> pairs = {};
 };
 
 // The ranks around this one, for a step of the engine.
@@ -133,6 +136,7 @@ class LayerExecutor {
   void Slice(Reg dst, const Register& src, AxisSet axes);
   void MaskPadding();
   void RemapRouting(const Step& step, const LayerRun& run);
+  void CountPairs(const LayerRun& run);
   int32_t LocalSlot(int32_t id, IdSpace space, int position, const LayerRun& run) const;
   Status ExchangeStep(const Step& step, const LayerRun& run);
 

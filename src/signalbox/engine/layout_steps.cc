@@ -186,6 +186,7 @@ Status LayerExecutor::ExchangeStep(const Step& step, const LayerRun& run) {
   const auto floats = [](const Register& r) { return static_cast<size_t>(r.floats()); };
   switch (step.kind) {
     case StepKind::kDispatch: {
+      CountPairs(run);
       const Register& x = At(step.source());
       return exchange.Dispatch({x.data, floats(x)}, {.ids = {routing.ids, floats(routing)},
                                                      .weights = {routing.data, floats(routing)}});

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <numeric>
 
 #include "signalbox/a2a/contract.h"
 #include "signalbox/engine/generator.h"
@@ -52,6 +53,7 @@ std::string NameOf(const LayoutCase& c) {
 
 struct LayoutOutcome {
   std::vector<float> logits;                      // of one prompt and two decode steps
+  ExpertLoad load;                                // of these steps
   std::map<int64_t, std::vector<TokenId>> texts;  // greedy, three requests at a time
 };
 
@@ -72,6 +74,9 @@ LayoutOutcome RunLayout(const Model& model, Engine& engine) {
   add({.sequences = {{.sequence = 50, .tokens = {17}}}});
   add({.sequences = {{.sequence = 51, .tokens = {5}}, {.sequence = 50, .tokens = {3}}}});
   add({.release = {50, 51}});
+  const Result<ExpertLoad> load = engine.ExpertLoadSoFar();
+  EXPECT_TRUE(load.ok()) << load.status().ToString();
+  if (load.ok()) outcome.load = *load;
   Generator generator(engine, {.parallel = 3, .prefill_chunk = 40});
   for (size_t i = 0; i < 4; ++i) {
     const auto& ids = sequences[i].ids;
@@ -97,6 +102,28 @@ std::unique_ptr<Engine> LoadLayout(const LayoutCase& c, Status* status) {
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
+// OBS-01: every row is counted once, whoever computes it.
+void ExpectOneRanksLoad(const LayoutCase& c, const Engine& engine, const ExpertLoad& got,
+                        const ExpertLoad& want) {
+  EXPECT_EQ(got.layers, want.layers) << NameOf(c);
+  EXPECT_EQ(got.experts, want.experts) << NameOf(c);
+  const PlannedModel& planned = engine.planned();
+  for (size_t l = 0; l < got.layers.size(); ++l) {
+    // 37 + 1, 1 and 2 tokens; a rank that has a part of an expert's width counts as well.
+    const auto layer = static_cast<size_t>(got.layers[l]);
+    const auto& layers = engine.config().facts.layers;
+    const int64_t pairs =  // no draft was asked for
+        layer < layers.size() ? 41 * std::get<MoeFacts>(layers[layer].ffn).top_k : 0;
+    const LayerCut& cut = planned.layout.kinds[planned.model.kind_of_layer[layer]].cut;
+    const Mesh& mesh = planned.layout.mesh();
+    const auto sum = [](const std::vector<int64_t>& v) {
+      return std::accumulate(v.begin(), v.end(), int64_t{0});
+    };
+    EXPECT_EQ(sum(got.experts[l]), pairs) << NameOf(c);
+    EXPECT_EQ(sum(got.ranks[l]), pairs * mesh.ranks() / mesh.Size(cut.experts)) << NameOf(c);
+  }
+}
+
 void ExpectOneRanksResult(const LayoutCase& c, const LayoutOutcome& want) {
   Status status;
   auto engine = LoadLayout(c, &status);
@@ -109,6 +136,7 @@ void ExpectOneRanksResult(const LayoutCase& c, const LayoutOutcome& want) {
   ASSERT_EQ(got.logits.size(), want.logits.size()) << NameOf(c);
   EXPECT_LE(RelativeError(got.logits, want.logits), 1e-5) << NameOf(c);
   EXPECT_EQ(got.texts, want.texts) << NameOf(c);
+  ExpectOneRanksLoad(c, *engine, got.load, want.load);
 }
 
 LayoutOutcome OneRank(const Model& model) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "signalbox/base/check.h"
@@ -94,7 +95,9 @@ Status RankRunner::Build() {
   }
   CacheShape shape{.kv_dtype = setup_.kv_dtype};
   const auto add = [&](const LayerFacts& layer, LayerWeights& w, size_t index) {
-    AppendFusedShared(layout_.kinds[model_.kind_of_layer[index]].cut, &w);
+    const LayerCut& cut = layout_.kinds[model_.kind_of_layer[index]].cut;
+    AppendFusedShared(cut, &w);
+    pairs_.emplace_back(static_cast<size_t>(cut.slots), 0);
     if (const auto* attention = std::get_if<AttentionFacts>(&layer.mixer)) {
       const AttentionFacts& a = *attention;
       cache_of_layer_.push_back(shape.attention.size());
@@ -165,6 +168,11 @@ MathContext RankRunner::Context() {
 }
 
 Result<StepOutput> RankRunner::Execute(const StepCommand& command) {
+  if (command.kind == StepCommand::Kind::kCountPairs) {
+    StepOutput output;
+    SB_ASSIGN_OR_RETURN(output.pairs, CollectPairs());
+    return output;
+  }
   SB_RETURN_IF_ERROR(Check(command));
   for (const StateCopy& c : command.copies) {
     if (c.part == part_) cache_->CopyState(c.from, c.to);
@@ -250,7 +258,8 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
       .cut = &kind.cut,
       .placement = placements_[kind_index] ? &*placements_[kind_index] : nullptr,
       .exchange = exchanges_[kind_index][static_cast<size_t>(phase - kind.phases.data())].get(),
-      .bank = facts_.mixes ? bank : nullptr};
+      .bank = facts_.mixes ? bank : nullptr,
+      .pairs = pairs_[layer]};
   const size_t place = cache_of_layer_[layer];
   std::vector<float*> conv;
   std::vector<float*> recurrent;
@@ -311,6 +320,34 @@ void RankRunner::Record(size_t layer, const Flat& flat, const RowLayout& rows, c
 }
 
 // On rank 0 those of all ranks.
+Result<std::vector<std::vector<int64_t>>> RankRunner::CollectPairs() {
+  std::vector<std::vector<int64_t>> sums = pairs_;
+  if (comm_ == nullptr) return sums;
+  const std::vector<RankId> all = mesh().Group(rank_, mesh().all());
+  std::vector<int64_t> own;
+  if (rank_ != RankId(0)) {
+    for (const auto& slots : pairs_) own.insert(own.end(), slots.begin(), slots.end());
+  }
+  std::vector<int64_t> send(all.size(), 0);
+  send[0] = std::ssize(own) * static_cast<int64_t>(sizeof(int64_t));
+  std::vector<std::byte> received;
+  std::vector<int64_t> sizes;
+  SB_RETURN_IF_ERROR(
+      comm_->AllToAllLearn(all, std::as_bytes(std::span(own)), send, received, sizes));
+  const std::byte* next = received.data();  // [ranks but this one, layers, slots]
+  while (next != received.data() + received.size()) {
+    for (auto& slots : sums) {
+      for (int64_t& sum : slots) {
+        int64_t count = 0;
+        std::memcpy(&count, next, sizeof(count));
+        next += sizeof(count);
+        sum += count;
+      }
+    }
+  }
+  return sums;
+}
+
 Status RankRunner::CollectTrace(std::vector<AddendTrace>* trace) {
   *trace = std::move(trace_);
   if (comm_ == nullptr) return OkStatus();

@@ -103,6 +103,8 @@ class RankRunner final : public Rank {
                   float* x);
   void Record(size_t layer, const Flat& flat, const RowLayout& rows, const float* x,
               std::vector<ExitAddend> addends);
+  // On rank 0 those of all ranks.
+  Result<std::vector<std::vector<int64_t>>> CollectPairs();
   Status CollectTrace(std::vector<AddendTrace>* trace);
   // y [rows.size(), hidden] <- what the head reads, for some rows of x.
   void FinalNorm(const float* x, const SnapshotBank& bank, std::span<const int64_t> rows, float* y);
@@ -131,9 +133,10 @@ class RankRunner final : public Rank {
   std::vector<RopeTable> ropes_;        // [layers + draft], empty for linear layers
   std::vector<std::optional<ExpertPlacement>> placements_;               // [kinds]
   std::vector<std::vector<std::unique_ptr<ExpertExchange>>> exchanges_;  // [kinds][phases]
-  std::vector<float> kept_;           // [own tokens of the step before, hidden]
-  std::vector<int64_t> kept_places_;  // their places in it, ascending
-  bool tracing_ = false;              // the command at hand
+  std::vector<std::vector<int64_t>> pairs_;  // [layers + draft][slots]: LayerRun::pairs
+  std::vector<float> kept_;                  // [own tokens of the step before, hidden]
+  std::vector<int64_t> kept_places_;         // their places in it, ascending
+  bool tracing_ = false;                     // the command at hand
   int64_t layer_limit_ = 0;
   std::vector<AddendTrace> trace_;
 };

@@ -59,12 +59,15 @@ struct StepOutput {
   std::vector<float> logits;       // [rows asked for, vocab], in order of the windows
   std::vector<float> hidden;       // [all new tokens, hidden] after the final norm, when asked for
   std::vector<AddendTrace> trace;  // of all ranks, when asked for
+  // Of kCountPairs: [layers, the draft layer][slots] (token, expert) pairs since the beginning.
+  std::vector<std::vector<int64_t>> pairs;
 };
 
 // What the leading rank asks of all ranks.
 struct StepCommand {
   // kDraft runs the draft layer alone, on rows of hidden state that the ranks kept.
-  enum class Kind : uint8_t { kRun, kDraft, kStop };
+  // kCountPairs computes nothing.
+  enum class Kind : uint8_t { kRun, kDraft, kCountPairs, kStop };
   Kind kind = Kind::kRun;
   Phase phase = Phase::kPrefill;
   bool keep_hidden = false;       // for a draft step; a draft step always keeps its own
