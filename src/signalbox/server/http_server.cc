@@ -5,7 +5,6 @@
 // answer's outbox holds. One looks at the single deadline that a connection has at a time.
 #include "signalbox/server/http_server.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,7 +17,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -43,6 +41,7 @@
 
 #include "signalbox/base/check.h"
 #include "signalbox/base/text_util.h"
+#include "signalbox/server/http_exchange.h"
 #include "signalbox/server/http_text.h"
 
 namespace signalbox {
@@ -85,63 +84,6 @@ struct Hub {
   std::unordered_set<Connection*> open;  // of the server's thread
 };
 
-// The part of an answer that any thread may touch, under its mutex. The server's thread takes bytes
-// out; once `gone` is set it never looks again.
-struct Outbox {
-  std::mutex mutex;
-  std::string bytes;       // framed, to be sent
-  size_t in_flight = 0;    // taken, but not by the socket so far
-  bool begun = false;      // the head is written
-  bool ended = false;      // nothing follows
-  bool broken = false;     // the connection must close without a proper end
-  bool gone = false;       // nobody will read it
-  bool last = false;       // the connection closes after it
-  bool scheduled = false;  // the server's thread has been asked to look
-  std::function<void()> on_gone;
-};
-
-// How an answer is written, given its request.
-struct Framing {
-  bool head_only = false;  // of HEAD
-  bool http_1_0 = false;   // knows no chunks
-};
-
-// A line break in a header would begin another one.
-void AppendHeader(std::string& text, std::string_view name, std::string_view value) {
-  text.append(name).append(": ");
-  for (const char c : value) text += static_cast<unsigned char>(c) < ' ' || c == 127 ? ' ' : c;
-  text += "\r\n";
-}
-
-// `length`: nothing when it is not known.
-std::string HeadText(const HttpResponse& response, const Framing& framing,
-                     std::optional<size_t> length, bool last) {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(response.status));
-  std::string text = fmt::format("HTTP/1.1 {} {}\r\n", response.status,
-                                 std::string_view(reason.data(), reason.size()));
-  AppendHeader(text, "Date",
-               fmt::format("{:%a, %d %b %Y %T GMT}", fmt::gmtime(std::time(nullptr))));
-  if (!response.content_type.empty()) AppendHeader(text, "Content-Type", response.content_type);
-  for (const HttpHeader& header : response.headers) AppendHeader(text, header.name, header.value);
-  const bool has_body = response.status != 204 && response.status != 304;
-  if (has_body && length) AppendHeader(text, "Content-Length", std::to_string(*length));
-  if (!length && !framing.http_1_0) AppendHeader(text, "Transfer-Encoding", "chunked");
-  AppendHeader(text, "Connection", last ? "close" : "keep-alive");
-  return text + "\r\n";
-}
-
-std::string ChunkText(std::string_view piece) {
-  return fmt::format("{:x}\r\n{}\r\n", piece.size(), piece);
-}
-
-// The errors that are answered here; `message` is ours and needs no escapes.
-HttpResponse ErrorResponse(int status, std::string_view message) {
-  return {.status = status,
-          .body = fmt::format(R"({{"error":{{"message":"{}","type":"invalid_request_error",)"
-                              R"("param":null,"code":null}}}})",
-                              message)};
-}
-
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(Socket socket, std::shared_ptr<Hub> hub, bool loopback)
@@ -159,11 +101,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // The outbox has changed.
   void Flush();
 
-  // Has Flush called soon. From any thread, while the outbox's mutex is held.
+  // Has Flush called soon. From any thread.
   void Schedule() {
     asio::post(hub_->io, [self = shared_from_this()] { self->Flush(); });
   }
-  const Hub& hub() const { return *hub_; }
 
  private:
   using Parser = http::request_parser<http::string_body>;
@@ -202,106 +143,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed_ = false;
 };
 
-class Exchange final : public HttpExchange {
- public:
-  Exchange(std::shared_ptr<Connection> connection, std::shared_ptr<Outbox> outbox,
-           HttpRequest request, const Framing& framing)
-      : connection_(std::move(connection)),
-        outbox_(std::move(outbox)),
-        request_(std::move(request)),
-        framing_(framing) {}
-  // Nobody can answer any more.
-  ~Exchange() override {
-    std::unique_lock lock(outbox_->mutex);
-    if (outbox_->ended) return;
-    if (outbox_->begun) {
-      outbox_->broken = true;
-      outbox_->ended = true;
-      Append("");
-      return;
-    }
-    lock.unlock();
-    Exchange::Send(ErrorResponse(500, "the request was dropped"));
-  }
-
-  const HttpRequest& request() const override { return request_; }
-
-  void Send(HttpResponse response) override {
-    std::lock_guard lock(outbox_->mutex);
-    Begin(response, response.body.size());
-    outbox_->ended = true;
-    outbox_->on_gone = nullptr;
-    Append(framing_.head_only ? "" : response.body);
-  }
-
-  void BeginStream(HttpResponse head) override {
-    std::lock_guard lock(outbox_->mutex);
-    if (framing_.http_1_0) outbox_->last = true;  // its end is the connection's
-    Begin(head, std::nullopt);
-    if (!head.body.empty()) AppendPiece(std::move(head.body));
-  }
-
-  bool Write(std::string piece) override {
-    std::lock_guard lock(outbox_->mutex);
-    SB_CHECK(outbox_->begun) << "Write before BeginStream";
-    if (outbox_->ended || outbox_->gone || outbox_->broken) return false;
-    if (piece.empty()) return true;
-    const size_t unsent = outbox_->bytes.size() + outbox_->in_flight + piece.size();
-    if (static_cast<int64_t>(unsent) > connection_->hub().options.max_unsent) {
-      outbox_->broken = true;
-      Append("");
-      return false;
-    }
-    AppendPiece(std::move(piece));
-    return true;
-  }
-
-  void EndStream() override {
-    std::lock_guard lock(outbox_->mutex);
-    SB_CHECK(outbox_->begun) << "EndStream before BeginStream";
-    if (outbox_->ended) return;
-    outbox_->ended = true;
-    outbox_->on_gone = nullptr;
-    Append(framing_.head_only || framing_.http_1_0 ? "" : "0\r\n\r\n");
-  }
-
-  void OnGone(std::function<void()> gone) override {
-    {
-      std::lock_guard lock(outbox_->mutex);
-      if (outbox_->ended) return;
-      if (!outbox_->gone) {
-        outbox_->on_gone = std::move(gone);
-        return;
-      }
-    }
-    gone();
-  }
-
- private:
-  void Begin(const HttpResponse& response, std::optional<size_t> length) {
-    SB_CHECK(!outbox_->begun) << "a request answered twice";
-    outbox_->begun = true;
-    outbox_->last = outbox_->last || connection_->hub().stopping;
-    Append(HeadText(response, framing_, length, outbox_->last));
-  }
-
-  void AppendPiece(std::string piece) {
-    if (framing_.head_only) return;
-    Append(framing_.http_1_0 ? piece : ChunkText(piece));
-  }
-
-  void Append(std::string_view text) {
-    if (outbox_->gone) return;
-    outbox_->bytes += text;
-    if (!std::exchange(outbox_->scheduled, true)) connection_->Schedule();
-  }
-
-  const std::shared_ptr<Connection> connection_;
-  const std::shared_ptr<Outbox> outbox_;
-  const HttpRequest request_;
-  const Framing framing_;
-};
-
 // A connection that throws (no memory) ends; the others go on.
 void Connection::Spawn(asio::awaitable<void> coroutine) {
   asio::co_spawn(hub_->io, std::move(coroutine),
@@ -326,16 +167,7 @@ void Connection::Close() {
   room_.cancel();
   hub_->open.erase(this);
   --hub_->count;
-  const std::shared_ptr<Outbox> outbox = std::exchange(outbox_, nullptr);
-  if (outbox == nullptr) return;
-  std::function<void()> on_gone;
-  {
-    std::lock_guard lock(outbox->mutex);
-    outbox->gone = true;
-    outbox->bytes.clear();
-    on_gone.swap(outbox->on_gone);
-  }
-  if (on_gone) on_gone();
+  if (const auto outbox = std::exchange(outbox_, nullptr)) outbox->TellGone();
 }
 
 void Connection::CloseIfIdle() {
@@ -425,13 +257,16 @@ void Connection::Dispatch() {
   outbox_->last = !message.keep_alive();
   parser_.reset();
   SetDeadline(Clock::time_point::max());
-  hub_->handler(
-      std::make_shared<Exchange>(shared_from_this(), outbox_, std::move(request), framing));
+  hub_->handler(std::make_shared<OutboxExchange>(
+      outbox_, std::move(request), framing,
+      OutboxExchange::Link{.schedule = [self = shared_from_this()] { self->Schedule(); },
+                           .stopping = [hub = hub_] { return hub->stopping.load(); },
+                           .max_unsent = hub_->options.max_unsent}));
 }
 
 void Connection::Refuse(int status, std::string_view message) {
   parser_.reset();
-  const HttpResponse response = ErrorResponse(status, message);
+  const HttpResponse response = RefusalOf(status, message);
   sending_ += HeadText(response, {}, response.body.size(), /*last=*/true) + response.body;
   Linger();
   Send();
