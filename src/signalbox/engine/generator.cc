@@ -99,6 +99,8 @@ Status Generator::Step(const OnTokens& on_tokens) {
   ScheduledStep step = scheduler_.Next();
   if (step.sequences.empty()) return OkStatus();
   step.command.keep_hidden = drafts_ > 0;
+  const auto now = std::chrono::steady_clock::now();
+  for (Sequence* s : step.sequences) s->stats.started = s->stats.started.value_or(now);
   SB_ASSIGN_OR_RETURN(const StepOutput output, runtime_.execute(step.command));
   const int64_t vocab = runtime_.vocab;
   std::span<const float> left = output.logits;
@@ -186,6 +188,7 @@ bool Generator::Take(const Window& window, Sequence& s, std::span<const float> l
       ++s.stats.accepted_tokens;
     }
     s.stats.drafted_tokens += drafted;
+    stats_.drafted_tokens += drafted;
     s.stats.new_tokens += std::ssize(tokens);
     stats_.new_tokens += std::ssize(tokens);
     if (decodes) {

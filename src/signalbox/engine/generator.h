@@ -51,7 +51,8 @@ struct GeneratorStats {
   int64_t new_tokens = 0;
   int64_t decode_steps = 0;  // of requests, as in RequestStats
   int64_t decode_tokens = 0;
-  std::vector<int64_t> drafted;  // by position behind the last token
+  int64_t drafted_tokens = 0;    // all that were verified, also behind a wrong one
+  std::vector<int64_t> drafted;  // by position behind the last token, up to the first wrong one
   std::vector<int64_t> accepted;
 };
 

@@ -7,6 +7,7 @@
 //   // then, step by step: Generated{.request = id, .tokens = {...}}
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -56,6 +57,8 @@ struct RequestStats {
   int64_t drafted_tokens = 0;   // verified
   int64_t accepted_tokens = 0;  // of them
   int64_t preemptions = 0;
+  // When its first step began; nothing while it waits for that.
+  std::optional<std::chrono::steady_clock::time_point> started = std::nullopt;
 
   // Tokens of a step; 1 without drafts.
   double accept_length() const {

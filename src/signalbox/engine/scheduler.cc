@@ -204,6 +204,7 @@ bool Scheduler::Admit(Sequence& s) {
   if (CanReuse(s)) {
     hit = prefixes(part).Take(s.ids, std::ssize(s.ids) - 1);
     ++stats_.prefix_lookups;
+    stats_.lookup_tokens += std::ssize(s.ids);
     stats_.prefix_hits += hit.tokens > 0;
     stats_.cached_tokens += hit.tokens;
   }

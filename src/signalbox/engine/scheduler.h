@@ -40,6 +40,7 @@ struct SchedulerStats {
   int64_t prefill_tokens = 0;  // of prompts, and of resumed sequences
   int64_t cached_tokens = 0;   // that the prefix cache saved
   int64_t prefix_lookups = 0;
+  int64_t lookup_tokens = 0;  // that were looked up: those of the sequences started
   int64_t prefix_hits = 0;
   int64_t preemptions = 0;
   int64_t finished = 0;
@@ -77,6 +78,7 @@ class Scheduler {
   void Advance(const Window& window, Sequence& sequence, int64_t sampled);
   int64_t waiting() const { return std::ssize(waiting_); }
   int64_t running() const { return std::ssize(running_); }
+  int64_t running_of(int part) const { return running_of_part_[static_cast<size_t>(part)]; }
   const SchedulerStats& stats() const { return stats_; }
   const PrefixCache& prefix(int part) const { return *prefixes_[static_cast<size_t>(part)]; }
   // Forgets all prefixes.
