@@ -8,6 +8,11 @@
 #include "signalbox/base/check.h"
 
 namespace signalbox {
+namespace {
+
+constexpr std::chrono::milliseconds kUsedEvery{250};
+
+}  // namespace
 
 Result<std::unique_ptr<Service>> Service::Start(std::unique_ptr<TextModel> model,
                                                 const ServiceOptions& options) {
@@ -60,15 +65,16 @@ Result<int64_t> Service::Submit(const TextRequest& request, TextSink sink) {
                               .remedy = "try again later"});
   }
   arrivals_.push_back({.id = next_id_,
+                       .at = Clock::now(),
                        .asked = std::make_shared<const TextRequest>(request),
                        .sink = std::make_shared<TextSink>(std::move(sink))});
   arrived_.notify_all();
   return next_id_++;
 }
 
-void Service::Cancel(int64_t request) {
+void Service::Cancel(int64_t request, CancelCause cause) {
   std::lock_guard lock(mutex_);
-  cancelled_.push_back(request);
+  cancelled_.push_back({request, cause});
   arrived_.notify_all();
 }
 
@@ -143,7 +149,7 @@ Status Service::health() const {
 }
 
 // Waits for something to do; false when there will be no more.
-bool Service::TakeWork(std::vector<Arrival>* arrivals, std::vector<int64_t>* cancelled) {
+bool Service::TakeWork(std::vector<Arrival>* arrivals, std::vector<Cancellation>* cancelled) {
   std::unique_lock lock(mutex_);
   arrived_.wait(lock, [&] {
     return stopping_ || !arrivals_.empty() || !cancelled_.empty() || !generator_.idle();
@@ -157,15 +163,12 @@ bool Service::TakeWork(std::vector<Arrival>* arrivals, std::vector<int64_t>* can
 
 void Service::Run() {
   std::vector<Arrival> arrivals;
-  std::vector<int64_t> cancelled;
+  std::vector<Cancellation> cancelled;
   for (bool more = true; more;) {
     more = TakeWork(&arrivals, &cancelled);
     for (const Arrival& a : arrivals) Begin(a, 0);
     if (!more) break;
-    for (const auto& [id, choice] : choices_) {
-      if (std::find(cancelled.begin(), cancelled.end(), choice.request) != cancelled.end())
-        generator_.Cancel(id);
-    }
+    Cancel(cancelled);
     const Status status = generator_.Step([this](const Generated& got) { return Take(got); });
     if (!status.ok()) {
       Fail(status);
@@ -174,6 +177,17 @@ void Service::Run() {
     Publish();
   }
   EndAll(FinishReason::kCancelled, OkStatus());
+}
+
+void Service::Cancel(const std::vector<Cancellation>& cancelled) {
+  for (auto& [id, choice] : choices_) {
+    const auto it = std::find_if(cancelled.begin(), cancelled.end(), [&](const Cancellation& c) {
+      return c.request == choice.arrival.id;
+    });
+    if (it == cancelled.end()) continue;
+    choice.cause = it->cause;
+    generator_.Cancel(id);
+  }
 }
 
 // Those that came during the last step are told as well; Submit lets no more in.
@@ -193,10 +207,8 @@ void Service::Begin(const Arrival& arrival, int32_t index) {
   GenerationRequest request = *model_->GenerationOf(*arrival.asked);
   request.sampling.seed += static_cast<uint64_t>(index);
   const int64_t id = *generator_.Submit(std::move(request));
-  choices_.emplace(id, Choice{.request = arrival.id,
+  choices_.emplace(id, Choice{.arrival = arrival,
                               .index = index,
-                              .asked = arrival.asked,
-                              .sink = arrival.sink,
                               .answer = *model_->StreamOf(*arrival.asked),
                               .others_begun = index > 0});
 }
@@ -207,7 +219,7 @@ bool Service::Take(const Generated& got) {
   AnswerStream& answer = choice.answer;
   std::vector<TokenId> ids;
   for (const SampledToken& token : got.tokens) ids.push_back(token.token);
-  TextUpdate update{.request = choice.request, .choice = choice.index, .prompt = got.prompt};
+  TextUpdate update{.request = choice.arrival.id, .choice = choice.index, .prompt = got.prompt};
   update.delta = answer.Push(ids);
   if (!answer.finished() && got.finish) {
     AnswerDelta last = answer.Finish(/*stopped=*/*got.finish == FinishReason::kStop);
@@ -216,52 +228,106 @@ bool Service::Take(const Generated& got) {
     update.delta.stopped = last.stopped;
   }
   update.tokens = got.tokens.first(static_cast<size_t>(update.delta.tokens));
-  if (answer.finished()) update.result = TextModel::ResultOf(*choice.asked, answer.answer(), got);
+  choice.stats = got.stats;
+  CountTokens(choice, update.delta.tokens);
   // The prompt is in the prefix cache now, so the other choices start behind it.
   const bool begins = !choice.others_begun && (!got.tokens.empty() || got.finish);
   if (begins && got.finish != FinishReason::kCancelled) BeginOthers(choice);
   const bool finished = answer.finished();
-  if (finished) Publish();
-  const bool more = (*choice.sink)(update) && !finished;
-  if (finished) EndUnbegun(choice, *update.result);
-  if (!more) choices_.erase(it);
-  return more;
+  if (finished) {
+    update.result = ResultOf(choice, got);
+    CountEnd(choice.index, *update.result);
+    Publish();
+  }
+  const bool enough = !(*choice.arrival.sink)(update);
+  if (finished) {
+    EndUnbegun(choice, *update.result);
+  } else if (enough) {
+    Generated cancelled = got;
+    cancelled.finish = FinishReason::kCancelled;
+    CountEnd(choice.index, ResultOf(choice, cancelled));
+  }
+  if (finished || enough) choices_.erase(it);
+  return !finished && !enough;
 }
 
 void Service::BeginOthers(Choice& choice) {
   choice.others_begun = true;
-  for (int32_t i = 1; i < choice.asked->choices; ++i)
-    Begin({choice.request, choice.asked, choice.sink}, i);
+  for (int32_t i = 1; i < choice.arrival.asked->choices; ++i) Begin(choice.arrival, i);
+}
+
+void Service::CountTokens(Choice& choice, int64_t tokens) {
+  if (tokens == 0) return;
+  const Clock::time_point now = Clock::now();
+  std::optional<double> gap;
+  if (choice.first) gap = std::chrono::duration<double>(now - choice.last).count();
+  choice.first = choice.first.value_or(now);
+  choice.last = now;
+  if (options_.observer != nullptr) options_.observer->OnTokens(tokens, gap);
+}
+
+void Service::CountEnd(int32_t choice, const TextResult& result) {
+  if (options_.observer != nullptr) options_.observer->OnEnd(choice, result);
+}
+
+TextResult Service::ResultOf(const Choice& choice, const Generated& last) {
+  TextResult result = TextModel::ResultOf(*choice.arrival.asked, choice.answer.answer(), last);
+  result.cause = choice.cause.value_or(CancelCause::kClient);
+  const auto now = Clock::now();
+  const auto started = last.stats.started.value_or(now);
+  const auto first = choice.first.value_or(now);
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  result.times = {.queue = seconds(started - choice.arrival.at),
+                  .prefill = seconds(first - started),
+                  .decode = seconds(now - first)};
+  return result;
 }
 
 // The other choices of one that ended before it said a word end like it.
 void Service::EndUnbegun(const Choice& choice, const TextResult& result) {
-  for (int32_t i = 1; i < choice.asked->choices && !choice.others_begun; ++i)
-    (*choice.sink)({.request = choice.request, .choice = i, .result = result});
+  for (int32_t i = 1; i < choice.arrival.asked->choices && !choice.others_begun; ++i) {
+    CountEnd(i, result);
+    (*choice.arrival.sink)({.request = choice.arrival.id, .choice = i, .result = result});
+  }
 }
 
 void Service::EndAll(FinishReason reason, const Status& status) {
   for (auto& [id, choice] : choices_) {
-    TextUpdate update{.request = choice.request, .choice = choice.index};
+    choice.cause = CancelCause::kDrain;
+    TextUpdate update{.request = choice.arrival.id, .choice = choice.index};
     update.delta = choice.answer.Finish(/*stopped=*/false);
-    update.result = TextModel::ResultOf(*choice.asked, choice.answer.answer(),
-                                        {.finish = reason, .status = status});
-    (*choice.sink)(update);
+    update.result = ResultOf(choice, {.finish = reason, .status = status, .stats = choice.stats});
+    CountEnd(choice.index, *update.result);
+    (*choice.arrival.sink)(update);
     EndUnbegun(choice, *update.result);
   }
   choices_.clear();
 }
 
 void Service::Publish() {
+  const Scheduler& scheduler = generator_.scheduler();
   ServiceStats now{.generator = generator_.stats(),
-                   .running = generator_.scheduler().running(),
-                   .waiting = generator_.scheduler().waiting()};
+                   .running = scheduler.running(),
+                   .waiting = scheduler.waiting()};
   for (size_t p = 0; p < model_->engine().accounts().size(); ++p) {
     const CacheAccount& account = model_->engine().accounts()[p];
+    now.running_of.push_back(scheduler.running_of(static_cast<int>(p)));
     now.total.push_back(account.size());
     now.free.push_back({.pages = account.free_pages(), .slots = account.free_slots()});
-    now.prefixes.push_back(generator_.scheduler().prefix(static_cast<int>(p)).stats());
+    now.prefixes.push_back(scheduler.prefix(static_cast<int>(p)).stats());
   }
+  if (generator_.idle() || Clock::now() - used_at_ >= kUsedEvery) {
+    used_at_ = Clock::now();
+    used_.clear();
+    for (size_t p = 0; p < now.total.size(); ++p) {
+      const PrefixCache& prefix = scheduler.prefix(static_cast<int>(p));
+      used_.push_back(
+          {.pages = now.total[p].pages - now.free[p].pages - prefix.evictable_pages(),
+           .slots = now.total[p].slots - now.free[p].slots - now.prefixes[p].snapshots});
+    }
+  }
+  now.used = used_;
+  if (options_.observer != nullptr) options_.observer->OnStep(now);
   std::lock_guard lock(mutex_);
   stats_ = std::move(now);
 }

@@ -13,6 +13,7 @@
 //     fmt::print("{}", u.delta.text); return true; }));
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -24,15 +25,19 @@
 #include <vector>
 
 #include "signalbox/base/status.h"
+#include "signalbox/engine/expert_load.h"
 #include "signalbox/engine/generator.h"
 #include "signalbox/server/text_model.h"
 
 namespace signalbox {
 
+class ServiceObserver;
+
 struct ServiceOptions {
   int64_t parallel = 16;    // sequences that run at a time
   int64_t max_waiting = 0;  // requests that wait for a place; 0: any number
   bool prefix_cache = true;
+  ServiceObserver* observer = nullptr;  // outlives the service
 };
 
 // What a request got from a step.
@@ -52,9 +57,25 @@ struct ServiceStats {
   GeneratorStats generator;
   int64_t running = 0;
   int64_t waiting = 0;
-  std::vector<CacheSize> total;  // by part
+  // By part.
+  std::vector<int64_t> running_of;
+  std::vector<CacheSize> total;
   std::vector<CacheSize> free;
+  // What sequences hold; what the prefix cache alone keeps would give way to them. While the
+  // service is busy this is counted four times a second, for it takes a walk over all pages.
+  std::vector<CacheSize> used;
   std::vector<PrefixStats> prefixes;
+  std::shared_ptr<const ExpertLoad> experts;  // counted once a second while busy; null before
+};
+
+// Is told what happens, from the service's thread, before the caller concerned is told.
+class ServiceObserver {
+ public:
+  virtual ~ServiceObserver() = default;
+  virtual void OnStep(const ServiceStats& now) = 0;
+  // A choice got tokens; `gap` seconds after those before, nothing where they are its first.
+  virtual void OnTokens(int64_t tokens, std::optional<double> gap) = 0;
+  virtual void OnEnd(int32_t choice, const TextResult& result) = 0;
 };
 
 class Service {
@@ -69,7 +90,7 @@ class Service {
 
   Result<int64_t> Submit(const TextRequest& request, TextSink sink);
   // All choices of it end within a step; each is told kCancelled. Nothing happens if it has ended.
-  void Cancel(int64_t request);
+  void Cancel(int64_t request, CancelCause cause = CancelCause::kClient);
   // Submits and waits for all choices, in order.
   Result<std::vector<TextResult>> Generate(const TextRequest& request);
 
@@ -89,27 +110,39 @@ class Service {
   TextModel& model() { return *model_; }
 
  private:
-  struct Choice {
-    int64_t request = 0;
-    int32_t index = 0;
-    std::shared_ptr<const TextRequest> asked;
-    std::shared_ptr<TextSink> sink;
-    AnswerStream answer;
-    bool others_begun = false;  // the request's other choices
-  };
+  using Clock = std::chrono::steady_clock;
   struct Arrival {
     int64_t id;
+    Clock::time_point at;
     std::shared_ptr<const TextRequest> asked;
     std::shared_ptr<TextSink> sink;
+  };
+  struct Choice {
+    Arrival arrival;
+    int32_t index = 0;
+    AnswerStream answer;
+    bool others_begun = false;                    // the request's other choices
+    std::optional<CancelCause> cause = {};        // why it is being cancelled
+    std::optional<Clock::time_point> first = {};  // when its first tokens came
+    Clock::time_point last = {};                  // when its last tokens came
+    RequestStats stats = {};                      // then
+  };
+  struct Cancellation {
+    int64_t request;
+    CancelCause cause;
   };
 
   Service(std::unique_ptr<TextModel> model, const ServiceOptions& options);
   Status Check(const TextRequest& request) const;
   void Run();
-  bool TakeWork(std::vector<Arrival>* arrivals, std::vector<int64_t>* cancelled);
+  bool TakeWork(std::vector<Arrival>* arrivals, std::vector<Cancellation>* cancelled);
+  void Cancel(const std::vector<Cancellation>& cancelled);
   void Begin(const Arrival& arrival, int32_t index);
   bool Take(const Generated& got);
   void BeginOthers(Choice& choice);
+  void CountTokens(Choice& choice, int64_t tokens);
+  void CountEnd(int32_t choice, const TextResult& result);
+  static TextResult ResultOf(const Choice& choice, const Generated& last);
   void EndUnbegun(const Choice& choice, const TextResult& result);
   void Fail(const Status& status);
   void EndAll(FinishReason reason, const Status& status);
@@ -118,12 +151,15 @@ class Service {
   std::unique_ptr<TextModel> model_;
   const ServiceOptions options_;
   Generator generator_;
-  std::map<int64_t, Choice> choices_;  // by the generator's id; of the service's thread
+  // Of the service's thread.
+  std::map<int64_t, Choice> choices_;  // by the generator's id
+  std::vector<CacheSize> used_;
+  Clock::time_point used_at_;
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Arrival> arrivals_;
-  std::vector<int64_t> cancelled_;
+  std::vector<Cancellation> cancelled_;
   int64_t next_id_ = 0;
   bool stopping_ = false;
   Status health_;

@@ -115,6 +115,11 @@ Result<GenerationRequest> TextModel::GenerationOf(const TextRequest& request) co
   return generation;
 }
 
+std::string_view ToString(CancelCause cause) {
+  static constexpr std::string_view kNames[] = {"client", "timeout", "drain", "admin"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
 TextResult TextModel::ResultOf(const TextRequest& request, const Answer& answer,
                                const Generated& last) {
   // A stop string decides, whatever came behind it.

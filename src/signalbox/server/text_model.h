@@ -54,6 +54,26 @@ struct TextRequest {
   std::optional<GrammarSpec> grammar;  // what is written must fit it; of a chat, what is answered
 };
 
+// Seconds of a request, as its caller sees them. Without a first token prefill lasts until the end,
+// without a first step the queue does.
+struct RequestTimes {
+  double queue = 0;    // from its arrival until its first step began
+  double prefill = 0;  // from then until its first token
+  double decode = 0;   // from then until its end
+
+  double first_token() const { return queue + prefill; }
+  double end_to_end() const { return queue + prefill + decode; }
+};
+
+// Who ended a request before its time.
+enum class CancelCause : uint8_t {
+  kClient,   // it left, or had enough
+  kTimeout,  // it took too long
+  kDrain,    // the server goes down
+  kAdmin,    // somebody asked the server to
+};
+std::string_view ToString(CancelCause cause);
+
 struct TextResult {
   std::string text;     // without special tokens
   ParsedOutput answer;  // its parts; of plain text, all is content
@@ -62,8 +82,10 @@ struct TextResult {
   int64_t reasoning_tokens = 0;  // of the new ones
   std::string stop;              // the stop string that ended it; empty: none did
   FinishReason finish = FinishReason::kStop;
-  Status status;       // of FinishReason::kFailed
+  CancelCause cause = CancelCause::kClient;  // of FinishReason::kCancelled
+  Status status;                             // of FinishReason::kFailed
   RequestStats stats;  // of the engine's work: tokens that came behind a stop string count as well
+  RequestTimes times;
 };
 
 // What a person reads of a chat's answer: the reasoning, an empty line, the content; a line for
