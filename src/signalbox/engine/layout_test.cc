@@ -77,10 +77,10 @@ LayoutOutcome RunLayout(const Model& model, Engine& engine) {
   const Result<ExpertLoad> load = engine.ExpertLoadSoFar();
   EXPECT_TRUE(load.ok()) << load.status().ToString();
   if (load.ok()) outcome.load = *load;
-  Generator generator(engine, {.parallel = 3, .prefill_chunk = 40});
+  Generator generator(engine, {.parallel = 3, .prefill_chunk = 20});
   for (size_t i = 0; i < 4; ++i) {
     const auto& ids = sequences[i].ids;
-    auto id = generator.Submit({.prompt = {ids.begin(), ids.begin() + 30}, .max_new_tokens = 8});
+    auto id = generator.Submit({.prompt = {ids.begin(), ids.begin() + 15}, .max_new_tokens = 5});
     EXPECT_TRUE(id.ok());
   }
   while (!generator.idle()) {

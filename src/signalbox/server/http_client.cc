@@ -147,9 +147,9 @@ class Call : public std::enable_shared_from_this<Call> {
       const auto [error, count] = co_await socket_.async_read_some(buffer_.prepare(kRead), kAwait);
       error_code parsed;
       if (error == asio::error::eof) {
-        const bool begun = parser_.is_header_done();
+        if (!parser_.is_header_done()) co_return Broken("the answer breaks off");
         parser_.put_eof(parsed);
-        if (parsed || !begun) co_return Broken("the answer breaks off");
+        if (parsed) co_return Broken("the answer breaks off");
       } else if (error) {
         co_return Broken(error.message());
       } else {
