@@ -49,7 +49,7 @@ def cpp_functions(lines):
         line = lines[number]
         first = number
         number += 1
-        if not line.strip() or line.lstrip().startswith(("#", "//", "}")) or NOT_A_FUNCTION.match(line):
+        if not line.strip() or line.lstrip().startswith(("#", "//", "{", "}")) or NOT_A_FUNCTION.match(line):
             continue
         indent = len(line) - len(line.lstrip())
         # The declaration may go on over deeper lines until it opens a block or ends.

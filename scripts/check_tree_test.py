@@ -22,6 +22,7 @@ SHORT_FUNCTIONS = {
     "namespace": "namespace n {\n" + "int a;\n" * 120 + "}\n",
     "class": "class C {\n" + "  int F();\n" * 120 + "};\n",
     "table": "constexpr int k[] = {\n" + "    1,\n" * 120 + "};\n",
+    "rows with functions": "const Row k[] = {\n" + '    {"a", [](int i) {\n       return i;\n     }},\n' * 40 + "};\n",
     "many functions": "int F() {\n  return 1;\n}\n" * 60,
 }
 

@@ -74,12 +74,6 @@ int64_t Sum(const std::vector<int64_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
 }
 
-int64_t Sum(const std::vector<std::vector<int64_t>>& table) {
-  int64_t sum = 0;
-  for (const auto& row : table) sum += Sum(row);
-  return sum;
-}
-
 // Of each rank, over all layers.
 std::vector<int64_t> PairsOfRanks(const ExpertLoad& load) {
   std::vector<int64_t> pairs;
@@ -312,17 +306,12 @@ const Row kExpertRows[] = {
        if (s.stats.experts != nullptr) v->Add(s.balance.hot_expert_share);
      }},
     {"signalbox_expert_pairs_total", kCounter, "rank", "",
-     "(token, expert) pairs computed on a rank, over all layers.",
+     "(token, expert) pairs computed on a rank, over all layers. Where ranks share an expert, each "
+     "of them counts.",
      [](const Snapshot& s, Values* v) {
        if (s.stats.experts == nullptr) return;
        const std::vector<int64_t> pairs = PairsOfRanks(*s.stats.experts);
        for (size_t r = 0; r < pairs.size(); ++r) v->Add(pairs[r], {fmt::format("{}", r)});
-     }},
-    {"signalbox_expert_dropped_pairs_total", kCounter, "", "",
-     "Pairs that the routers chose less those that ranks computed: 0, as nothing is dropped.",
-     [](const Snapshot& s, Values* v) {
-       if (s.stats.experts != nullptr)
-         v->Add(Sum(s.stats.experts->experts) - Sum(s.stats.experts->ranks));
      }},
 };
 

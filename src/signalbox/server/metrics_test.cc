@@ -7,6 +7,7 @@
 #include <atomic>
 #include <fstream>
 #include <future>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -228,7 +229,6 @@ TEST(Metrics, Obs01ExpertLoadIsExact) {
   auto samples = Parse(metrics.Text(stats));
   EXPECT_EQ(samples.at("signalbox_expert_pairs_total{rank=\"0\"}"), 16);
   EXPECT_EQ(samples.at("signalbox_expert_pairs_total{rank=\"1\"}"), 16);
-  EXPECT_EQ(samples.at("signalbox_expert_dropped_pairs_total"), 0);
   // In the last minute: {0, 8} and {4, 4} by rank, {0, 0, 4, 4} and {3, 1, 2, 2} by expert.
   EXPECT_EQ(samples.at("signalbox_expert_imbalance{layers=\"p50\"}"), 0);
   EXPECT_EQ(samples.at("signalbox_expert_imbalance{layers=\"max\"}"), 1);
@@ -337,6 +337,18 @@ TEST(Metrics, CountersAgreeWithWhatClientsAreTold) {
   EXPECT_EQ(samples.at("signalbox_inter_token_latency_seconds_count"), new_tokens - ended);
   EXPECT_EQ(samples.at("signalbox_kv_cache_usage_ratio"), 0);
   EXPECT_EQ(samples.at("signalbox_state_slots_usage_ratio"), 0);
+  // OBS-01: every row of a layer went to so many experts. The draft layer comes last.
+  const ServiceStats stats = (*service)->stats();
+  ASSERT_NE(stats.experts, nullptr);
+  const GeneratorStats& generator = stats.generator;
+  const int64_t rows =
+      generator.scheduler.prefill_tokens + generator.decode_steps + generator.drafted_tokens;
+  const auto& layers = (*service)->model().engine().config().facts.layers;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const auto& experts = stats.experts->experts[l];
+    EXPECT_EQ(std::accumulate(experts.begin(), experts.end(), int64_t{0}),
+              rows * std::get<MoeFacts>(layers[l].ffn).top_k);
+  }
   EXPECT_GT(samples.at("signalbox_spec_accept_length"), 1);
   EXPECT_GT(samples.at("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}"), 0);
   EXPECT_GE(samples.at("vllm:spec_decode_num_draft_tokens_total"),

@@ -11,6 +11,7 @@ namespace signalbox {
 namespace {
 
 constexpr std::chrono::milliseconds kUsedEvery{250};
+constexpr std::chrono::seconds kExpertsEvery{1};
 
 }  // namespace
 
@@ -18,6 +19,8 @@ Result<std::unique_ptr<Service>> Service::Start(std::unique_ptr<TextModel> model
                                                 const ServiceOptions& options) {
   SB_CHECK(model->engine().leads());
   std::unique_ptr<Service> service(new Service(std::move(model), options));
+  SB_RETURN_IF_ERROR(service->CountExperts());
+  service->Publish();
   service->thread_ = std::thread([s = service.get()] { s->Run(); });
   return service;
 }
@@ -28,9 +31,7 @@ Service::Service(std::unique_ptr<TextModel> model, const ServiceOptions& options
       generator_(model_->engine(),
                  {.parallel = options.parallel,
                   .usable_vocab = static_cast<int64_t>(model_->tokenizer().vocab_size()),
-                  .prefix_cache = options.prefix_cache}) {
-  Publish();
-}
+                  .prefix_cache = options.prefix_cache}) {}
 
 Service::~Service() {
   {
@@ -38,7 +39,7 @@ Service::~Service() {
     stopping_ = true;
     arrived_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();  // it is not where Start failed
 }
 
 // Whatever can be wrong with a request is said to the caller, before it waits.
@@ -169,7 +170,8 @@ void Service::Run() {
     for (const Arrival& a : arrivals) Begin(a, 0);
     if (!more) break;
     Cancel(cancelled);
-    const Status status = generator_.Step([this](const Generated& got) { return Take(got); });
+    Status status = generator_.Step([this](const Generated& got) { return Take(got); });
+    if (status.ok()) status = CountExperts();
     if (!status.ok()) {
       Fail(status);
       return;
@@ -188,6 +190,14 @@ void Service::Cancel(const std::vector<Cancellation>& cancelled) {
     choice.cause = it->cause;
     generator_.Cancel(id);
   }
+}
+
+Status Service::CountExperts() {
+  if (!generator_.idle() && Clock::now() - experts_at_ < kExpertsEvery) return OkStatus();
+  SB_ASSIGN_OR_RETURN(ExpertLoad load, model_->engine().ExpertLoadSoFar());
+  if (!load.layers.empty()) experts_ = std::make_shared<const ExpertLoad>(std::move(load));
+  experts_at_ = Clock::now();
+  return OkStatus();
 }
 
 // Those that came during the last step are told as well; Submit lets no more in.
@@ -327,6 +337,7 @@ void Service::Publish() {
     }
   }
   now.used = used_;
+  now.experts = experts_;
   if (options_.observer != nullptr) options_.observer->OnStep(now);
   std::lock_guard lock(mutex_);
   stats_ = std::move(now);

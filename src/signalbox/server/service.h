@@ -65,7 +65,7 @@ struct ServiceStats {
   // service is busy this is counted four times a second, for it takes a walk over all pages.
   std::vector<CacheSize> used;
   std::vector<PrefixStats> prefixes;
-  std::shared_ptr<const ExpertLoad> experts;  // counted once a second while busy; null before
+  std::shared_ptr<const ExpertLoad> experts;  // counted once a second while busy; null: no experts
 };
 
 // Is told what happens, from the service's thread, before the caller concerned is told.
@@ -144,6 +144,7 @@ class Service {
   void CountEnd(int32_t choice, const TextResult& result);
   static TextResult ResultOf(const Choice& choice, const Generated& last);
   void EndUnbegun(const Choice& choice, const TextResult& result);
+  Status CountExperts();
   void Fail(const Status& status);
   void EndAll(FinishReason reason, const Status& status);
   void Publish();
@@ -153,6 +154,8 @@ class Service {
   Generator generator_;
   // Of the service's thread.
   std::map<int64_t, Choice> choices_;  // by the generator's id
+  std::shared_ptr<const ExpertLoad> experts_;
+  Clock::time_point experts_at_;
   std::vector<CacheSize> used_;
   Clock::time_point used_at_;
 
