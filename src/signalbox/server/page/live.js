@@ -32,13 +32,14 @@ function samplesOf(text) {
 
 function setState(state, text) {
   const root = document.documentElement;
-  const arrived = state === "ready" && root.dataset.state !== "ready";
+  const arrived = state !== root.dataset.state;
   root.dataset.state = state;
   show("state", text);
   $("send").disabled = state !== "ready" && !chat.answering;
   $("loading").hidden = state !== "loading";
   $("intro").hidden = state === "loading" || chat.messages.length > 0;
-  if (arrived) {
+  if (arrived && state === "locked") $("settings").open = true;
+  if (arrived && state === "ready") {
     showPlan();
     pollLoad();
   }
@@ -111,18 +112,19 @@ function showNumbers(samples) {
 const STATES = { loading: "Loading", draining: "Shutting down", engine_stopped: "Engine stopped" };
 
 async function look() {
-  const response = await ask("/metrics");
-  if (response.ok) {
-    const samples = samplesOf(await response.text());
-    showModel(samples.signalbox_info.labels);
-    showNumbers(samples);
-    return setState("ready", "Ready");
+  const [health, metrics] = await Promise.all([ask("/health"), ask("/metrics")]);
+  const samples = metrics.ok ? samplesOf(await metrics.text()) : {};
+  if (metrics.ok) showModel(samples.signalbox_info.labels);
+  showNumbers(samples);
+  if (!health.ok) {
+    const error = await errorOf(health);
+    if (error.code === "loading") showLoading(error);
+    setState(error.code ?? "failed", STATES[error.code] ?? error.message);
+  } else if (metrics.status === 401) {
+    setState("locked", "Needs an API key");
+  } else {
+    setState("ready", "Ready");
   }
-  showNumbers({});
-  const error = await errorOf(response);
-  if (error.code === "loading") showLoading(error);
-  if (response.status === 401) setState("locked", "Needs an API key");
-  else setState(error.code ?? "failed", STATES[error.code] ?? error.message);
 }
 
 const poll = repeat(
