@@ -32,7 +32,7 @@ MODULES = {
 }
 
 # Third-party headers that cost seconds to compile or leak names: they stay inside the module that needs them.
-HEAVY = re.compile(r"^(nlohmann/json\.hpp|CLI/|boost/|pcre2|utf8proc|mpi\.h|xgrammar/)")
+HEAVY = re.compile(r"^(nlohmann/json\.hpp|yaml-cpp/|boost/|pcre2|utf8proc|mpi\.h|xgrammar/)")
 
 # Only where a back end really is or is not compiled in; everyone else asks at run time.
 SWITCHES_ALLOWED = {"ops", "comm"}

@@ -11,6 +11,7 @@
 #include "signalbox/base/check.h"
 #include "signalbox/base/progress.h"
 #include "signalbox/cli/layout_flags.h"
+#include "signalbox/cli/model_flags.h"
 #include "signalbox/comm/communicator.h"
 #include "signalbox/engine/verify.h"
 
@@ -41,12 +42,23 @@ Status CheckAtStart(Engine& engine, const std::string& directory, bool quiet) {
   return OkStatus();
 }
 
+bool Leads(const Invocation& invocation) {
+  return invocation.processes == nullptr || invocation.processes->rank() == RankId(0);
+}
+
+void PrintNotes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
+}
+
 }  // namespace
 
 Status RunCommand(const Invocation& invocation) {
   const std::string& name = invocation.command;
+  if (Leads(invocation)) PrintNotes(invocation.notes);
   if (invocation.flags.Knows("launcher") && name != "plan")
     SB_RETURN_IF_ERROR(CheckLauncher(invocation.flags, invocation.processes != nullptr));
+  if (invocation.flags.Knows("tokenizer-path") && !invocation.positionals[0].empty())
+    SB_RETURN_IF_ERROR(CheckModelFlags(invocation.flags, invocation.positionals[0]));
   if (name == "generate") return RunGenerate(invocation);
   if (name == "chat") return RunChat(invocation);
   if (name == "eval") return RunEval(invocation);
@@ -58,6 +70,8 @@ Status RunCommand(const Invocation& invocation) {
   if (name == "synth") return RunSynth(invocation);
   if (name == "env") return RunEnv(invocation);
   if (name.starts_with("bench ")) return RunBench(invocation);
+  if (name == "completions") return RunCompletions(invocation);
+  if (name == "flags") return RunFlags(invocation);
   SB_CHECK(name == "version") << name;
   fmt::print("signalbox {}\n", SIGNALBOX_VERSION);
   return OkStatus();
@@ -66,14 +80,13 @@ Status RunCommand(const Invocation& invocation) {
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel) {
   std::vector<std::string> notes;
   auto options = EngineOptionsOf(flags, parallel, &notes);
-  for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
+  PrintNotes(notes);
   return options;
 }
 
 Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64_t parallel) {
   const std::string& directory = invocation.positionals[0];
-  const bool follows = invocation.processes != nullptr && invocation.processes->rank() != RankId(0);
-  const bool quiet = invocation.flags.Switch("quiet") || follows;
+  const bool quiet = invocation.flags.Switch("quiet") || !Leads(invocation);
   SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, parallel));
   int64_t& running = options.layout.limits.max_running_requests;
   if (running == 0) running = parallel;

@@ -28,6 +28,8 @@ Status RunInspect(const Invocation& invocation);
 Status RunSynth(const Invocation& invocation);
 Status RunEnv(const Invocation& invocation);
 Status RunBench(const Invocation& invocation);
+Status RunCompletions(const Invocation& invocation);
+Status RunFlags(const Invocation& invocation);
 
 // What the flags say about the engine; notes go to stderr.
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);

@@ -1,208 +1,383 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signalbox/cli/flags.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cmath>
-
-#include <CLI/CLI.hpp>
+#include <set>
 
 #include "signalbox/base/check.h"
 #include "signalbox/base/text_util.h"
+#include "signalbox/cli/flag_help.h"
+#include "signalbox/cli/flag_sources.h"
+#include "signalbox/cli/flag_value.h"
 
 namespace signalbox {
 namespace {
 
-const FlagSpec& FindFlag(const CommandSpec& command, std::string_view name) {
-  const FlagSpec* general = nullptr;
-  for (const FlagSpec& f : FlagTable()) {
-    if (f.name != name) continue;
-    if (f.only == command.name) return f;
-    if (f.only.empty()) general = &f;
-  }
-  SB_CHECK(general != nullptr) << "command " << command.name
-                               << " names a flag that is not in the table: " << name;
-  return *general;
+// "MODEL" of "MODEL", "[MODEL]" and "MODEL...".
+std::string BareName(std::string name) {
+  std::erase_if(name, [](char c) { return c == '[' || c == ']' || c == '.'; });
+  return name;
 }
 
-std::string Variable(const std::string& name) {
-  std::string v = "SIGNALBOX_" + name;
-  for (char& c : v)
-    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return v;
+std::string LowerCase(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
 }
 
-std::string Expected(const FlagSpec& flag) {
-  switch (flag.kind) {
-    case FlagKind::kInt:
-      return "a whole number of at least " + std::to_string(flag.least);
-    case FlagKind::kNumber:
-      return "a number of at least " + std::to_string(flag.least);
-    case FlagKind::kSwitch:
-      return "true or false";
-    case FlagKind::kText:
-    case FlagKind::kTexts:
-      break;
-  }
-  std::string list;
-  for (const std::string& c : flag.choices) list += (list.empty() ? "" : ", ") + c;
-  return "one of " + list;
+std::string Remedy(std::string_view given, const std::vector<std::string>& known,
+                   std::string otherwise) {
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  const auto nearest = NearestName(given, names);
+  return nearest ? fmt::format("did you mean {}?", *nearest) : std::move(otherwise);
 }
 
-bool Valid(const FlagSpec& flag, const std::string& value) {
-  const char* end = value.data() + value.size();
-  switch (flag.kind) {
-    case FlagKind::kInt: {
-      int64_t n = 0;
-      const auto r = std::from_chars(value.data(), end, n);
-      return r.ec == std::errc() && r.ptr == end && n >= flag.least;
+// What a name means for one command.
+class Spellings {
+ public:
+  struct Meaning {
+    const FlagSpec* flag;
+    bool opposite;  // of a switch
+  };
+
+  explicit Spellings(const CommandSpec& command) : command_(command.name) {
+    for (const FlagSpec* flag : RowsOf(command)) {
+      Add(flag->name, *flag);
+      for (const std::string& alias : flag->aliases) Add(alias, *flag);
     }
-    case FlagKind::kNumber: {
-      double d = 0;
-      const auto r = std::from_chars(value.data(), end, d);
-      return r.ec == std::errc() && r.ptr == end && std::isfinite(d) && d >= flag.least;
+  }
+
+  std::optional<Meaning> Find(std::string_view given) const {
+    const std::string name = PlainName(given);
+    if (const auto found = flags_.find(name); found != flags_.end())
+      return Meaning{found->second, false};
+    const auto found = flags_.find(name.starts_with("no-") ? name.substr(3) : "no-" + name);
+    if (found == flags_.end() || found->second->kind != FlagKind::kSwitch) return std::nullopt;
+    return Meaning{found->second, true};
+  }
+  // Whether it is the part before the dot of flags: its value is a map of them.
+  bool IsMap(std::string_view given) const { return maps_.contains(PlainName(given)); }
+
+  Status Unknown(const std::string& given, std::string_view dashes,
+                 const std::string& where) const {
+    std::vector<std::string> names = {"--help"};
+    if (dashes.empty()) names.clear();
+    for (const std::string& name : written_) names.push_back(std::string(dashes) + name);
+    return InvalidArgument({.what = "unknown flag",
+                            .where = where,
+                            .found = Quoted(given),
+                            .remedy = Remedy(dashes.empty() ? PlainName(given) : given, names,
+                                             "see signalbox " + command_ + " --help")});
+  }
+
+ private:
+  void Add(const std::string& name, const FlagSpec& flag) {
+    flags_[PlainName(name)] = &flag;
+    written_.push_back(name);
+    if (const size_t dot = name.find('.'); dot != name.npos) maps_.insert(name.substr(0, dot));
+  }
+
+  std::string command_;
+  std::map<std::string, const FlagSpec*> flags_;
+  std::vector<std::string> written_;
+  std::set<std::string> maps_;
+};
+
+bool AnyCommandKnows(std::string_view name) {
+  return std::ranges::any_of(CommandTable(), [&](const CommandSpec& command) {
+    const Spellings spellings(command);
+    return spellings.Find(name) || spellings.IsMap(name);
+  });
+}
+
+bool IsNumber(const std::string& word) {
+  return !word.empty() && word.find_first_not_of("0123456789.") == word.npos;
+}
+
+bool LooksLikeAFlag(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' &&
+         (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])) != 0);
+}
+
+class Parser {
+ public:
+  explicit Parser(const CommandSpec& command) : command_(command), spellings_(command) {
+    result_.command = command.name;
+  }
+
+  Result<Invocation> Parse(std::span<const std::string> words) {
+    SB_ASSIGN_OR_RETURN(const std::vector<Setting> given, SettingsOfWords(words));
+    const std::vector<Setting> environment = KnownOf(SettingsOfEnvironment());
+    std::string path;
+    for (const auto* source : {&environment, &given}) {
+      for (const Setting& s : *source) {
+        if (PlainName(s.name) == "config") path = s.values[0];
+      }
     }
-    case FlagKind::kSwitch:
-      return value == "true" || value == "false";
-    case FlagKind::kText:
-    case FlagKind::kTexts:
-      break;
+    if (!path.empty()) {
+      SB_ASSIGN_OR_RETURN(const std::vector<Setting> all, SettingsOfFile(path));
+      SB_ASSIGN_OR_RETURN(const std::vector<Setting> file, KnownOfFile(all));
+      SB_RETURN_IF_ERROR(Merge(file));
+    }
+    SB_RETURN_IF_ERROR(Merge(environment));
+    SB_RETURN_IF_ERROR(Merge(given));
+    for (const FlagSpec* flag : RowsOf(command_)) SB_RETURN_IF_ERROR(Judge(*flag));
+    if (result_.flags.Knows("print-config") && result_.flags.Switch("print-config")) {
+      result_.message = SettingsToText(resolved_);
+      return result_;
+    }
+    SB_RETURN_IF_ERROR(FillPositionals());
+    return result_;
   }
-  return flag.choices.empty() ||
-         std::find(flag.choices.begin(), flag.choices.end(), value) != flag.choices.end();
-}
 
-Status CheckValue(const FlagSpec& flag, const std::string& value) {
-  if (Valid(flag, value)) return OkStatus();
-  return InvalidArgument({.what = "unusable value",
-                          .where = "--" + flag.name,
-                          .found = Quoted(value),
-                          .expected = Expected(flag)});
-}
-
-// The first argument that looks like a flag but is none of this command, with the nearest that is.
-Status UnknownFlag(const CommandSpec& command, const std::string& given) {
-  const std::string name = given.substr(0, given.find('='));
-  std::vector<std::string> dashed = {"--help"};
-  for (const std::string& f : command.flags) {
-    dashed.push_back("--" + f);
-    for (const std::string& alias : FindFlag(command, f).aliases) dashed.push_back("--" + alias);
+ private:
+  Result<std::vector<Setting>> SettingsOfWords(std::span<const std::string> words) {
+    std::vector<Setting> settings;
+    bool flags_end = false;
+    for (size_t i = 0; i < words.size(); ++i) {
+      const std::string& word = words[i];
+      if (flags_end || !LooksLikeAFlag(word)) {
+        SB_RETURN_IF_ERROR(TakePositional(word, &settings));
+        continue;
+      }
+      if (word == "--") {
+        flags_end = true;
+        continue;
+      }
+      const size_t equals = word.find('=');
+      const std::string spelled = word.substr(0, equals);
+      const std::string name = spelled.substr(spelled.find_first_not_of('-'));
+      const auto meaning = spellings_.Find(name);
+      if (!meaning && !spellings_.IsMap(name))
+        return spellings_.Unknown(spelled, "--", command_.name);
+      Setting setting{.name = name, .values = {"true"}, .where = spelled};
+      if (equals != word.npos) {
+        setting.values = {word.substr(equals + 1)};
+      } else if (!meaning || meaning->flag->kind != FlagKind::kSwitch) {
+        if (i + 1 == words.size() || LooksLikeAFlag(words[i + 1])) {
+          return InvalidArgument({.what = "a value is missing",
+                                  .where = spelled,
+                                  .remedy = "write " + spelled + "=VALUE"});
+        }
+        setting.values = {words[++i]};
+        // "--cuda-graph-bs 1 2 4"
+        while (meaning && meaning->flag->kind == FlagKind::kTexts && i + 1 < words.size() &&
+               IsNumber(words[i]) && IsNumber(words[i + 1]))
+          setting.values.push_back(words[++i]);
+      }
+      settings.push_back(std::move(setting));
+    }
+    return settings;
   }
-  std::vector<std::string_view> names(dashed.begin(), dashed.end());
-  const auto nearest = NearestName(name, names);
-  return InvalidArgument({.what = name.starts_with("-") ? "unknown flag" : "unexpected argument",
-                          .where = command.name,
-                          .found = Quoted(name),
-                          .remedy = nearest ? "did you mean " + std::string(*nearest) + "?"
-                                            : "see signalbox " + command.name + " --help"});
-}
 
-std::string CommandList() {
-  std::string text = "Usage: signalbox COMMAND [ARGUMENT ...] [--FLAG ...]\n\nCommands:\n";
-  for (const CommandSpec& c : CommandTable()) {
-    std::string left = "  " + c.name;
-    for (const std::string& p : c.positionals) left += " " + p;
-    left.resize(std::max<size_t>(left.size() + 1, 26), ' ');
-    text += left + c.summary + "\n";
+  Status TakePositional(const std::string& word, std::vector<Setting>* settings) {
+    const std::vector<std::string>& names = command_.positionals;
+    const size_t at = positionals_.size();
+    if (at < names.size() || (!names.empty() && names.back().ends_with("..."))) {
+      positionals_.push_back(word);
+      const std::string name = BareName(names[std::min(at, names.size() - 1)]);
+      if (spellings_.Find(LowerCase(name)))
+        settings->push_back({.name = LowerCase(name), .values = {word}, .where = name});
+      return OkStatus();
+    }
+    return InvalidArgument({.what = "unexpected argument",
+                            .where = command_.name,
+                            .found = Quoted(word),
+                            .remedy = "see signalbox " + command_.name + " --help"});
   }
-  return text + "\nsignalbox COMMAND --help lists the flags of a command.\n";
-}
+
+  // A variable is for every command: one of another command is skipped, a wrong one is noted.
+  std::vector<Setting> KnownOf(std::vector<Setting> settings) {
+    std::erase_if(settings, [&](const Setting& s) {
+      if (spellings_.Find(s.name) || spellings_.IsMap(s.name)) return false;
+      if (!AnyCommandKnows(s.name))
+        result_.notes.push_back(s.where + " changes nothing: no flag has this variable");
+      return true;
+    });
+    return settings;
+  }
+
+  // A file may be for several commands: a key of another one is noted.
+  Result<std::vector<Setting>> KnownOfFile(std::vector<Setting> settings) {
+    std::vector<Setting> known;
+    for (Setting& s : settings) {
+      if (spellings_.Find(s.name)) {
+        known.push_back(std::move(s));
+      } else if (AnyCommandKnows(s.name)) {
+        result_.notes.push_back(fmt::format("{} ({}) changes nothing: it is no flag of {}", s.name,
+                                            s.where, command_.name));
+      } else {
+        return spellings_.Unknown(s.name, "", s.where);
+      }
+    }
+    return known;
+  }
+
+  // Takes what a source gives, over what earlier ones gave.
+  Status Merge(const std::vector<Setting>& source) {
+    std::map<std::string, Setting> merged;
+    for (const Setting& setting : source) {
+      const auto meaning = spellings_.Find(setting.name);
+      if (!meaning) {
+        SB_ASSIGN_OR_RETURN(const std::vector<Setting> inner,
+                            SettingsOfText(setting.values[0], setting.name, setting.where));
+        for (const Setting& s : inner) {
+          const auto of = spellings_.Find(s.name);
+          if (!of) return spellings_.Unknown(s.name, "", setting.where);
+          SB_RETURN_IF_ERROR(Add(*of, s, &merged));
+        }
+        continue;
+      }
+      SB_RETURN_IF_ERROR(Add(*meaning, setting, &merged));
+    }
+    for (auto& [name, setting] : merged) given_[name] = std::move(setting);
+    return OkStatus();
+  }
+
+  static Status Add(const Spellings::Meaning& meaning, Setting setting,
+                    std::map<std::string, Setting>* merged) {
+    const FlagSpec& flag = *meaning.flag;
+    setting.name = flag.name;
+    if (flag.kind != FlagKind::kTexts && setting.values.size() != 1) {
+      return InvalidArgument({.what = "one value is needed",
+                              .where = setting.where,
+                              .found = std::to_string(setting.values.size())});
+    }
+    for (std::string& value : setting.values) {
+      SB_ASSIGN_OR_RETURN(value, CanonicalValue(flag, value, setting.where));
+      if (meaning.opposite) value = value == "true" ? "false" : "true";
+    }
+    const auto [at, is_new] = merged->try_emplace(flag.name, setting);
+    if (is_new) return OkStatus();
+    if (flag.kind == FlagKind::kTexts) {
+      at->second.values.insert(at->second.values.end(), setting.values.begin(),
+                               setting.values.end());
+      return OkStatus();
+    }
+    if (at->second.values == setting.values) return OkStatus();
+    return InvalidArgument({.what = "given twice",
+                            .where = at->second.where,
+                            .found = fmt::format("{} and {}", Quoted(at->second.values[0]),
+                                                 Quoted(setting.values[0]))});
+  }
+
+  // What the value that counts comes to, by the rules and choices of its row.
+  Status Judge(const FlagSpec& flag) {
+    const auto given = given_.find(flag.name);
+    Setting setting{.name = flag.name, .values = {}, .where = "default"};
+    if (given != given_.end()) setting = given->second;
+    const std::string shown =
+        flag.kind == FlagKind::kSwitch
+            ? "--" + flag.name
+            : fmt::format("--{} {}", flag.name, fmt::join(setting.values, " "));
+    std::vector<std::string> values;
+    std::string note;
+    for (const std::string& value : setting.values) {
+      if (value == DefaultOf(flag) || value.empty()) {
+        values.push_back(value);
+        continue;
+      }
+      const auto rule = std::ranges::find_if(flag.rules, [&](const FlagRule& r) {
+        return r.values.empty() || std::ranges::count(r.values, value) > 0;
+      });
+      if (rule == flag.rules.end()) {
+        if (!flag.choices.empty() && std::ranges::count(flag.choices, value) == 0)
+          return UnusableValue(flag, value, setting.where);
+      } else if (rule->verdict == FlagRule::Verdict::kRefused) {
+        return Refused({.what = rule->reason, .where = shown});
+      } else if (rule->verdict == FlagRule::Verdict::kNoted) {
+        note = shown + " changes nothing: " + rule->reason;
+        continue;
+      }
+      values.push_back(value);
+    }
+    if (!note.empty()) result_.notes.push_back(note);
+    if (flag.kind == FlagKind::kTexts) {
+      result_.flags.SetTexts(flag.name, values);
+    } else {
+      if (values.empty()) values = {DefaultOf(flag)};
+      result_.flags.Set(flag.name, values[0]);
+    }
+    if (setting.values != values) setting = {flag.name, values, "default"};
+    const bool untold = flag.group == kCarriedGroup && setting.where == "default";
+    if (flag.name != "print-config" && flag.name != "config" && !untold && !values.empty() &&
+        !values[0].empty())
+      resolved_.push_back(setting);
+    return OkStatus();
+  }
+
+  Status FillPositionals() {
+    for (size_t i = 0; i < command_.positionals.size(); ++i) {
+      const std::string& spelled = command_.positionals[i];
+      const std::string flag = LowerCase(BareName(spelled));
+      if (positionals_.size() == i) positionals_.emplace_back();
+      if (positionals_[i].empty() && result_.flags.Knows(flag))
+        positionals_[i] = result_.flags.Text(flag);
+      if (positionals_[i].empty() && !spelled.starts_with("[")) {
+        return InvalidArgument({.what = BareName(spelled) + " is missing",
+                                .where = command_.name,
+                                .remedy = UsageOf(command_)});
+      }
+    }
+    result_.positionals = std::move(positionals_);
+    return OkStatus();
+  }
+
+  const CommandSpec& command_;
+  const Spellings spellings_;
+  std::map<std::string, Setting> given_;  // by the flag's name
+  std::vector<Setting> resolved_;
+  std::vector<std::string> positionals_;
+  Invocation result_;
+};
 
 // `first` and `second` are the first two words; a command may be two ("bench a2a").
 Status UnknownCommand(const std::string& first, const std::string& second) {
-  std::vector<std::string_view> names;
-  std::string family;
+  std::vector<std::string> names;
+  std::vector<std::string> family;
   for (const CommandSpec& c : CommandTable()) {
     names.push_back(c.name);
-    if (c.name.starts_with(first + " ")) family += (family.empty() ? "" : ", ") + c.name;
+    if (c.name.starts_with(first + " ")) family.push_back(c.name);
   }
   const std::string given = family.empty() || second.empty() ? first : first + " " + second;
-  const auto nearest = NearestName(given, names);
-  std::string remedy = nearest           ? "did you mean " + std::string(*nearest) + "?"
-                       : !family.empty() ? "there is " + family
-                                         : "see signalbox --help";
   return InvalidArgument(
-      {.what = "unknown command", .found = Quoted(given), .remedy = std::move(remedy)});
+      {.what = "unknown command",
+       .found = Quoted(given),
+       .remedy = Remedy(given, names,
+                        family.empty() ? "see signalbox --help"
+                                       : fmt::format("there is {}", fmt::join(family, ", ")))});
 }
 
-// One command through CLI11. Every option is read as text and checked against the table afterwards.
-Result<Invocation> ParseCommand(const CommandSpec& command, std::vector<std::string> arguments) {
-  CLI::App app(command.summary, "signalbox " + command.name);
-  Invocation result{.command = command.name};
-  std::map<std::string, std::string> texts;
-  std::map<std::string, bool> switches;
-  std::map<std::string, std::vector<std::string>> lists;
-  std::vector<std::string> positionals(command.positionals.size());
-  std::vector<std::string> more;  // of a last one that may be repeated
-  for (size_t i = 0; i < positionals.size(); ++i) {
-    const std::string& name = command.positionals[i];
-    if (name.ends_with("...")) {
-      app.add_option(name, more)->required();
-      positionals.pop_back();
-    } else {
-      app.add_option(name, positionals[i])->required();
-    }
+// What --help asks about: "" for the plain one; nothing where it is not given.
+std::optional<std::string> HelpAsked(std::span<const std::string> words) {
+  for (const std::string& word : words) {
+    if (word == "--") break;
+    if (word == "--help" || word == "-h") return "";
+    if (word.starts_with("--help=")) return word.substr(7);
   }
-  for (const std::string& name : command.flags) {
-    const FlagSpec* flag = &FindFlag(command, name);
-    CLI::Option* option = nullptr;
-    std::string names = "--" + name;
-    for (const std::string& alias : flag->aliases) names += ",--" + alias;
-    if (flag->kind == FlagKind::kSwitch) {
-      option = app.add_flag(names, switches[name], flag->help);
-    } else if (flag->kind == FlagKind::kTexts) {
-      // One value each time: "[a,b]" is a text as well, and what follows is none of it.
-      option = app.add_option(names, lists[name], flag->help + " (may be given several times)")
-                   ->allow_extra_args(false)
-                   ->type_name("TEXT");
-    } else {
-      option =
-          app.add_option(names, texts[name],
-                         flag->help + (flag->fallback.empty() ? "" : " [" + flag->fallback + "]"));
-      option->type_name(flag->kind == FlagKind::kText ? "TEXT" : "N");
-    }
-    option->envname(Variable(name));
-  }
-  app.allow_extras();
-  try {
-    std::reverse(arguments.begin(), arguments.end());  // CLI11 takes the last first
-    app.parse(arguments);
-  } catch (const CLI::CallForHelp&) {
-    result.command.clear();
-    result.message = app.help();
-    return result;
-  } catch (const CLI::ParseError& e) {
-    // An unknown flag explains a missing argument better than the missing argument does.
-    for (const std::string& extra : app.remaining()) {
-      if (extra.starts_with("-")) return UnknownFlag(command, extra);
-    }
-    return InvalidArgument({.what = e.what(),
-                            .where = command.name,
-                            .remedy = "see signalbox " + command.name + " --help"});
-  }
-  if (!app.remaining().empty()) return UnknownFlag(command, app.remaining().front());
-  positionals.insert(positionals.end(), more.begin(), more.end());
-  result.positionals = positionals;
-  for (const std::string& name : command.flags) {
-    const FlagSpec& flag = FindFlag(command, name);
-    if (flag.kind == FlagKind::kTexts) {
-      result.flags.SetTexts(name, lists[name]);
-      continue;
-    }
-    std::string value = flag.fallback;
-    if (flag.kind == FlagKind::kSwitch) {
-      value = switches[name] ? "true" : "false";
-    } else if (app.count("--" + name) > 0 || !texts[name].empty()) {
-      value = texts[name];
-    }
-    if (flag.kind != FlagKind::kText || !value.empty()) SB_RETURN_IF_ERROR(CheckValue(flag, value));
-    result.flags.Set(name, value);
-  }
-  return result;
+  return std::nullopt;
 }
 
 }  // namespace
+
+std::vector<const FlagSpec*> RowsOf(const CommandSpec& command) {
+  std::map<std::string_view, const FlagSpec*> rows;
+  for (const FlagSpec& flag : FlagTable()) {
+    if (flag.only == command.name) rows[flag.name] = &flag;
+    if (flag.only.empty()) rows.try_emplace(flag.name, &flag);
+  }
+  std::vector<const FlagSpec*> own;
+  for (const std::string& name : command.flags) {
+    SB_CHECK(rows.contains(name)) << command.name
+                                  << " names a flag that is not in the table: " << name;
+    own.push_back(rows[name]);
+  }
+  std::ranges::sort(own);  // the table is one array
+  return own;
+}
 
 const std::string& FlagValues::Get(std::string_view name) const {
   const auto it = values_.find(name);
@@ -242,17 +417,21 @@ bool FlagValues::Has(std::string_view name) const {
 }
 
 Result<Invocation> ParseCommandLine(int argc, const char* const* argv) {
-  const std::string name = argc > 1 ? argv[1] : "--help";
-  if (name == "--help" || name == "-h" || name == "help")
-    return Invocation{.message = CommandList()};
-  const std::string one = name == "--version" ? "version" : name;
-  const std::string two = argc > 2 ? one + " " + argv[2] : one;
-  for (const CommandSpec& command : CommandTable()) {
-    const int words = command.name == one ? 1 : command.name == two ? 2 : 0;
-    if (words > 0)
-      return ParseCommand(command, std::vector<std::string>(argv + 1 + words, argv + argc));
+  const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  const std::string one = words.empty() ? "--help" : words[0] == "--version" ? "version" : words[0];
+  if (one == "help" || one.starts_with("-")) {
+    const auto asked = one == "help" ? "" : HelpAsked(words);
+    if (asked || words.empty()) return Invocation{.message = OverviewText(asked.value_or(""))};
   }
-  return UnknownCommand(one, argc > 2 ? argv[2] : "");
+  const std::string two = words.size() > 1 ? one + " " + words[1] : one;
+  for (const CommandSpec& command : CommandTable()) {
+    const size_t taken = command.name == one ? 1 : command.name == two ? 2 : 0;
+    if (taken == 0) continue;
+    const auto rest = std::span(words).subspan(taken);
+    if (const auto asked = HelpAsked(rest)) return Invocation{.message = HelpText(command, *asked)};
+    return Parser(command).Parse(rest);
+  }
+  return UnknownCommand(one, words.size() > 1 ? words[1] : "");
 }
 
 }  // namespace signalbox

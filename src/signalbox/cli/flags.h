@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Flags: one table of every option of every command. It makes the parser, the SIGNALBOX_* variables
-// and
-// --help; nothing else in the program names an option twice.
+// Flags: one table of every option of every command. The command line, SIGNALBOX_* variables, keys
+// of --config FILE.yaml, --help, the page docs/flags.md and shell completions all come from it;
+// nothing else in the program names an option twice.
+//
+// What is given on the command line beats the environment, which beats the file, which beats the
+// default. A name may be any alias of its row, with _ for -; `no-` in front of a switch, or taken
+// away from one, is its opposite.
 //
 //   Result<Invocation> i = ParseCommandLine(argc, argv);   // kInvalidArgument names the nearest
 //   i->flags.Int("parallel");
@@ -22,8 +26,21 @@ namespace signalbox {
 
 class Communicator;
 
-// kTexts may be given several times, and has no default.
+// kTexts may be given several times, and has no default. kInt takes suffixes: 4k is 4000, 4K 4096.
 enum class FlagKind : uint8_t { kInt, kNumber, kText, kTexts, kSwitch };
+
+// What giving a flag comes to where no code reads it. Only values other than the default are
+// judged, by the first rule that fits.
+struct FlagRule {
+  enum class Verdict : uint8_t {
+    kTaken,    // it is so anyway
+    kNoted,    // it changes nothing; the reason is told, and the default stays
+    kRefused,  // kRefused with the reason
+  };
+  Verdict verdict;
+  std::string reason;
+  std::vector<std::string> values = {};  // that the rule is for; empty: any
+};
 
 struct FlagSpec {
   std::string name;  // without dashes: "max-new-tokens"
@@ -34,17 +51,23 @@ struct FlagSpec {
   std::string only = {};                  // the one command this row is for, before the general row
   std::vector<std::string> aliases = {};  // other spellings, without dashes
   int least = 0;                          // kInt, kNumber
+  std::string group = {};                 // heading in --help
+  std::vector<FlagRule> rules = {};       // before choices
 };
 
 struct CommandSpec {
   std::string name;  // one word, or two: "bench a2a"
   std::string summary;
-  std::vector<std::string> positionals;  // "MODEL"; all required. "MODEL...": one or more, last
-  std::vector<std::string> flags;        // names out of the table
+  // "MODEL" is required, "[MODEL]" is not; either may also be given as the flag --model, where the
+  // command has it. "MODEL...": one or more, last.
+  std::vector<std::string> positionals;
+  std::vector<std::string> flags;  // names out of the table
 };
 
 std::span<const FlagSpec> FlagTable();
 std::span<const CommandSpec> CommandTable();
+// The rows that a command has, in order of the table. REQUIRES: its flags are in the table.
+std::vector<const FlagSpec*> RowsOf(const CommandSpec& command);
 
 // Values of one invocation, already checked against the table.
 class FlagValues {
@@ -72,9 +95,10 @@ class FlagValues {
 };
 
 struct Invocation {
-  std::string command;  // empty: only help or version was asked for, see `message`
-  std::vector<std::string> positionals;
+  std::string command;                   // empty: only help was asked for, see `message`
+  std::vector<std::string> positionals;  // an empty text for an optional one that is missing
   FlagValues flags;
+  std::vector<std::string> notes;     // about flags that change nothing, for the user
   std::string message;                // text to print instead of running (help)
   Communicator* processes = nullptr;  // the other ranks, where they are processes
 };

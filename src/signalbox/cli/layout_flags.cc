@@ -42,11 +42,6 @@ Result<ParallelConfig> ParallelOf(const FlagValues& flags) {
     }
     parallel.ep = parallel.tp;
   }
-  if (flags.Switch("enable-eplb")) {
-    return Refused({.what = "experts are not moved between ranks while serving",
-                    .where = "--enable-eplb",
-                    .remedy = "--ep-num-redundant-experts N places replicas once, when loading"});
-  }
   if (parallel.dp > 1 && !flags.Switch("enable-dp-attention")) {
     return InvalidArgument(
         {.what = "data parallelism of whole engines is not offered",
@@ -76,21 +71,41 @@ Result<int64_t> CapturedOf(const FlagValues& flags) {
   return captured;
 }
 
+// A step checks one row more than there are drafts; either number may be given.
 Result<int> DraftsOf(const FlagValues& flags) {
-  const std::string& algorithm = flags.Text("speculative-algorithm");
-  const int64_t steps = flags.Int("speculative-num-steps");
-  if (algorithm == "none") {
-    if (steps == 0) return 0;
+  constexpr int64_t kMost = 1 << 30;
+  int64_t steps = flags.Int("speculative-num-steps");
+  const int64_t rows = flags.Int("speculative-num-draft-tokens");
+  if (flags.Text("speculative-algorithm") == "none") {
+    if (steps == 0 && rows == 0) return 0;
     return InvalidArgument({.what = "nobody drafts tokens",
-                            .where = fmt::format("--speculative-num-steps {}", steps),
+                            .where = steps > 0
+                                         ? fmt::format("--speculative-num-steps {}", steps)
+                                         : fmt::format("--speculative-num-draft-tokens {}", rows),
                             .remedy = "add --speculative-algorithm mtp"});
   }
-  if (algorithm != "mtp" && algorithm != "EAGLE" && algorithm != "NEXTN") {
-    return Refused({.what = "only a model's own draft head can draft",
-                    .where = "--speculative-algorithm " + algorithm,
-                    .remedy = "use --speculative-algorithm mtp"});
+  if (steps == 0) steps = rows > 0 ? rows - 1 : kDefaultDrafts;
+  if (rows > 0 && (steps != rows - 1 || steps == 0)) {
+    return InvalidArgument({.what = "every step checks the drafts and one token more",
+                            .where = "--speculative-num-draft-tokens",
+                            .found = std::to_string(rows),
+                            .expected = fmt::format("{}, which is --speculative-num-steps and one",
+                                                    std::max<int64_t>(steps, 1) + 1)});
   }
-  return steps == 0 ? kDefaultDrafts : static_cast<int>(std::min<int64_t>(steps, 1 << 30));
+  return static_cast<int>(std::min(steps, kMost));
+}
+
+// Prompt tokens of a step. Whole prompts are as much as every rank can dispatch.
+int64_t ChunkOf(const FlagValues& flags, const std::optional<Contract>& prefill) {
+  constexpr int64_t kWhole = 1 << 30;
+  int64_t chunk = flags.Int("chunked-prefill-size");
+  if (chunk < 0) {
+    const int64_t capacity =
+        prefill ? Capacity(*prefill, flags.Int("max-dispatch-tokens-per-rank")) : 0;
+    chunk = capacity > 0 ? capacity : kWhole;
+  }
+  const int64_t most = flags.Int("max-prefill-tokens");
+  return most == 0 ? chunk : chunk == 0 ? most : std::min(chunk, most);
 }
 
 // auto is what is exact here; a device with less memory to spare may choose otherwise.
@@ -138,7 +153,8 @@ Result<LayoutOptions> LayoutOptionsOf(const FlagValues& flags, std::vector<std::
   SB_ASSIGN_OR_RETURN(layout.shared, SharedOf(flags));
   SB_ASSIGN_OR_RETURN(const int64_t captured, CapturedOf(flags));
   SB_ASSIGN_OR_RETURN(const int drafts, DraftsOf(flags));
-  layout.limits = {.chunked_prefill_size = flags.Int("chunked-prefill-size"),
+  layout.limits = {.chunked_prefill_size =
+                       ChunkOf(flags, layout.contracts[static_cast<size_t>(CallPhase::kPrefill)]),
                    .max_running_requests = flags.Int("max-running-requests"),
                    .captured_requests = captured,
                    .draft_tokens = drafts,
