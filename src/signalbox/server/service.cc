@@ -183,9 +183,10 @@ void Service::Run() {
 
 void Service::Cancel(const std::vector<Cancellation>& cancelled) {
   for (auto& [id, choice] : choices_) {
-    const auto it = std::find_if(cancelled.begin(), cancelled.end(), [&](const Cancellation& c) {
-      return c.request == choice.arrival.id;
-    });
+    const auto is = [request = choice.arrival.id](const Cancellation& c) {
+      return c.request == request;
+    };
+    const auto it = std::find_if(cancelled.begin(), cancelled.end(), is);
     if (it == cancelled.end()) continue;
     choice.cause = it->cause;
     generator_.Cancel(id);
