@@ -22,6 +22,11 @@ Status AnswerGrammars::Prepare() {
   if (compiler_ != nullptr) return OkStatus();
   SB_ASSIGN_OR_RETURN(plain_, AnswerFrame::Make(*tokenizer_, OutputFormat::kPlain, stop_ids_));
   chat_ = AnswerFrame::Make(*tokenizer_, format_, stop_ids_);
+  if (chat_->ok()) {
+    auto calls = std::make_shared<AnswerFrame>(*chat_->value());
+    calls->closing.clear();
+    calls_ = std::move(calls);
+  }
   SB_ASSIGN_OR_RETURN(compiler_, MakeGrammarCompiler(*tokenizer_, stop_ids_));
   return OkStatus();
 }
@@ -31,8 +36,10 @@ Result<std::shared_ptr<TokenConstraint>> AnswerGrammars::Constrain(const Grammar
   SB_RETURN_IF_ERROR(Prepare());
   if (chat) SB_RETURN_IF_ERROR(chat_->status());
   SB_ASSIGN_OR_RETURN(auto matcher, compiler_->Compile(spec));
-  return std::shared_ptr<TokenConstraint>(std::make_shared<AnswerConstraint>(
-      AnswerGrammar(chat ? **chat_ : plain_, std::move(matcher), in_reasoning)));
+  const bool calls = spec.kind == GrammarSpec::Kind::kCalls;
+  const auto& frame = !chat ? plain_ : calls ? calls_ : chat_->value();
+  return std::shared_ptr<TokenConstraint>(
+      std::make_shared<AnswerConstraint>(AnswerGrammar(frame, std::move(matcher), in_reasoning)));
 }
 
 }  // namespace signalbox

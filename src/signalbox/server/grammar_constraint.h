@@ -43,6 +43,7 @@ class AnswerGrammars {
   std::unique_ptr<GrammarCompiler> compiler_;
   std::shared_ptr<const AnswerFrame> plain_;
   std::optional<Result<std::shared_ptr<const AnswerFrame>>> chat_;
+  std::shared_ptr<const AnswerFrame> calls_;  // a call ends its message itself
 };
 
 }  // namespace signalbox

@@ -9,7 +9,37 @@
 
 #include <nlohmann/json.hpp>
 
+#include "signalbox/cache/cache_pool.h"
+
 namespace signalbox {
+namespace {
+
+// The prompt up to the last place where `end` ends. Templates trim what they write.
+Result<Segments> CutBehind(const Segments& segments, std::string_view end) {
+  const std::string text = PlainText(segments);
+  size_t at = text.rfind(end);
+  if (at == std::string::npos) {
+    end = end.substr(0, end.find_last_not_of(" \t\r\n") + 1);
+    at = text.rfind(end);
+  }
+  if (at == std::string::npos || end.empty()) {
+    return InvalidArgument(
+        {.what = "the last message cannot be continued",
+         .where = "messages",
+         .expected = "an assistant's text that the chat format writes as it is"});
+  }
+  size_t left = at + end.size();
+  Segments cut;
+  for (const Segment& segment : segments) {
+    if (left == 0) break;
+    cut.push_back(segment);
+    cut.back().text.resize(std::min(left, segment.text.size()));
+    left -= cut.back().text.size();
+  }
+  return cut;
+}
+
+}  // namespace
 
 std::string AnswerReader::Readable(const OutputEvents& events) {
   std::string text;
@@ -49,21 +79,31 @@ Result<std::vector<TokenId>> TextModel::EncodePlain(std::string_view text) const
 }
 
 Result<ChatPrompt> TextModel::EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const {
-  if (chat_ == nullptr) {
-    return InvalidArgument(
-        {.what = "the model has no chat format",
-         .where = engine_->checkpoint().path(),
-         .remedy = "use plain text, or add chat_template.jinja to the model directory"});
-  }
   nlohmann::json messages = nlohmann::json::array();
   for (const ChatTurn& turn : turns)
     messages.push_back({{"role", turn.role}, {"content", turn.content}});
   // Bytes that are no UTF-8 become U+FFFD here, as they would in the tokenizer.
   const auto replace = nlohmann::json::error_handler_t::replace;
-  ChatRequest request{
-      .messages = messages.dump(-1, ' ', false, replace),
-      .extra = thinking ? R"({"enable_thinking": true})" : R"({"enable_thinking": false})"};
+  return EncodeChat(
+      {.messages = messages.dump(-1, ' ', false, replace),
+       .extra = thinking ? R"({"enable_thinking": true})" : R"({"enable_thinking": false})"});
+}
+
+Result<ChatPrompt> TextModel::EncodeChat(ChatRequest request, std::string_view open) const {
+  if (chat_ == nullptr) {
+    return InvalidArgument(
+        {.what = "the model has no chat format",
+         .where = directory(),
+         .remedy = "use plain text, or add chat_template.jinja to the model directory"});
+  }
   ChatPrompt prompt;
+  if (!open.empty()) {
+    request.add_generation_prompt = false;
+    SB_ASSIGN_OR_RETURN(const Segments whole, chat_->Render(request));
+    SB_ASSIGN_OR_RETURN(const Segments cut, CutBehind(whole, open));
+    SB_ASSIGN_OR_RETURN(prompt.ids, tokenizer_.Encode(cut));
+    return prompt;
+  }
   SB_ASSIGN_OR_RETURN(const Segments segments, chat_->Render(request));
   SB_ASSIGN_OR_RETURN(prompt.ids, tokenizer_.Encode(segments));
   // The next turn repeats the conversation, but perhaps not what opens the answer. A format that
@@ -78,18 +118,35 @@ Result<ChatPrompt> TextModel::EncodeChat(const std::vector<ChatTurn>& turns, boo
   return prompt;
 }
 
+const std::string& TextModel::directory() const {
+  return engine_->checkpoint().path();
+}
+
+int64_t TextModel::vocab() const {
+  return std::min(engine_->config().facts.vocab, static_cast<int64_t>(tokenizer_.vocab_size()));
+}
+
+int64_t TextModel::max_context() const {
+  const int64_t position = engine_->config().facts.max_position;
+  const int64_t cached = engine_->accounts()[0].size().pages * kBlockTokens;
+  // Drafts are written behind the last token, where there is room for them.
+  return cached >= position ? position : cached - engine_->drafts();
+}
+
 // Stop strings are looked for, and an answer is told apart, as the request and the prompt's end
 // say.
 AnswerOptions TextModel::AnswerOf(const TextRequest& request) const {
-  AnswerOptions options{.stops = request.stop,
-                        .include_stop = request.include_stop,
-                        .min_tokens = request.min_new_tokens};
+  AnswerOptions options{
+      .stops = request.stop,
+      .include_stop = request.include_stop,
+      .min_tokens = request.min_new_tokens,
+      .special = request.skip_special ? SpecialTokens::kSkip : SpecialTokens::kKeep};
   if (request.chat && chat_ != nullptr) {
     const size_t tail = std::min<size_t>(request.prompt.size(), 32);
     const std::string end =
         tokenizer_.Decode(std::span(request.prompt).last(tail), SpecialTokens::kKeep);
     options.format = chat_->output_format();
-    options.output.in_reasoning = OpensReasoning(options.format, end);
+    options.output = {.in_reasoning = OpensReasoning(options.format, end), .types = request.types};
   }
   return options;
 }
@@ -107,6 +164,8 @@ Result<GenerationRequest> TextModel::GenerationOf(const TextRequest& request) co
                                .ignore_eos = request.ignore_eos,
                                .prompt_logprobs = request.prompt_logprobs,
                                .turn_ends = request.turn_ends};
+  generation.stop_ids.insert(generation.stop_ids.end(), request.stop_ids.begin(),
+                             request.stop_ids.end());
   if (request.grammar) {
     SB_ASSIGN_OR_RETURN(generation.constraint,
                         grammars_->Constrain(*request.grammar, request.chat && chat_ != nullptr,
@@ -130,6 +189,7 @@ TextResult TextModel::ResultOf(const TextRequest& request, const Answer& answer,
           .new_tokens = std::ssize(answer.tokens),
           .reasoning_tokens = answer.reasoning_tokens,
           .stop = answer.stop,
+          .stop_id = stopped ? std::nullopt : last.stop_id,
           .finish = stopped ? FinishReason::kStop : *last.finish,
           .status = stopped ? OkStatus() : last.status,
           .stats = last.stats};

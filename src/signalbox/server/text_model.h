@@ -46,11 +46,14 @@ struct TextRequest {
   SamplingParams sampling;
   int64_t min_new_tokens = 0;  // as in GenerationRequest
   bool ignore_eos = false;
+  std::vector<TokenId> stop_ids;  // beside the model's own
   // Text at which the answer ends, after min_new_tokens: answer_stream.h says how it is found.
   std::vector<std::string> stop;
   bool include_stop = false;
+  bool skip_special = true;            // tokens that the tokenizer calls special have no text
   int64_t prompt_logprobs = -1;        // as in GenerationRequest
   bool chat = false;                   // `prompt` is of EncodeChat: the answer is told apart
+  ParameterTypes types;                // of the tools that a chat may call
   std::optional<GrammarSpec> grammar;  // what is written must fit it; of a chat, what is answered
 };
 
@@ -79,8 +82,9 @@ struct TextResult {
   ParsedOutput answer;  // its parts; of plain text, all is content
   int64_t prompt_tokens = 0;
   int64_t new_tokens = 0;
-  int64_t reasoning_tokens = 0;  // of the new ones
-  std::string stop;              // the stop string that ended it; empty: none did
+  int64_t reasoning_tokens = 0;    // of the new ones
+  std::string stop;                // the stop string that ended it; empty: none did
+  std::optional<TokenId> stop_id;  // the token that did
   FinishReason finish = FinishReason::kStop;
   CancelCause cause = CancelCause::kClient;  // of FinishReason::kCancelled
   Status status;                             // of FinishReason::kFailed
@@ -109,6 +113,9 @@ class TextModel {
   Result<std::vector<TokenId>> EncodePlain(std::string_view text) const;
   // The conversation as the model's format writes it, up to where the assistant begins.
   Result<ChatPrompt> EncodeChat(const std::vector<ChatTurn>& turns, bool thinking) const;
+  // Of messages with all that they may have. `open` is not empty: the last message ends in it and
+  // is left open there, and the answer goes on with it.
+  Result<ChatPrompt> EncodeChat(ChatRequest request, std::string_view open = {}) const;
 
   // What the engine is asked for one choice of a request, and what makes text of its tokens.
   // kInvalidArgument where the request asks for something impossible.
@@ -119,6 +126,11 @@ class TextModel {
 
   Engine& engine() { return *engine_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  const ChatFormat* chat_format() const { return chat_.get(); }  // null where there is none
+  const std::string& directory() const;
+  int64_t vocab() const;  // tokens that have a row and a text
+  // Tokens of a prompt and its answer together, of a request that has the cache for itself.
+  int64_t max_context() const;
 
  private:
   TextModel(std::unique_ptr<Engine> engine, Tokenizer tokenizer)

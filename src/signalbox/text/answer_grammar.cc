@@ -13,6 +13,7 @@ namespace signalbox {
 namespace {
 
 constexpr std::string_view kEndOfThought = "</think>";
+constexpr std::string_view kBeginOfCall = "<tool_call>";
 constexpr size_t kNewlines = 2;
 
 Status NotAllowed(TokenId id) {
@@ -73,6 +74,8 @@ Status AddXtml(const Tokenizer& tokenizer, AnswerFrame& frame) {
 
 Status AddThinkTags(const Tokenizer& tokenizer, AnswerFrame& frame) {
   SB_ASSIGN_OR_RETURN(const TokenId end, MarkerToken(tokenizer, kEndOfThought));
+  const std::optional<TokenId> call = tokenizer.TokenToId(kBeginOfCall);
+  if (call && tokenizer.IsAdded(*call)) frame.not_thought.push_back(*call);
   frame.opening = {end};
   frame.marker = kEndOfThought;
   frame.spelled.resize(kEndOfThought.size());

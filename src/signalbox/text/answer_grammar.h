@@ -9,8 +9,8 @@
 //      opened the reasoning. Up to two newlines may come first where reasoning was ended by
 //      </think>: such models write them, and they are no part of the answer (output_parser.h).
 //   3. Where the grammar can end, so can the answer: by a stop token, in XTML behind the tags that
-//      close the response and the message. No call follows: tool_calls of a request with a grammar
-//      can only come while it thinks.
+//      close the response and the message. No call of a tool begins but those that the grammar
+//      itself is made of (call_grammar.h).
 //
 //   SB_ASSIGN_OR_RETURN(auto frame, AnswerFrame::Make(tokenizer, chat->output_format(), stop_ids));
 //   AnswerGrammar answer(frame, std::move(matcher), OpensReasoning(format, prompt));

@@ -41,6 +41,7 @@ struct GrammarSpec {
     kJsonSchema,
     kRegex,  // as in ECMAScript, over the whole text; no look-around, back references or \b
     kEbnf,   // rules `name ::= ...` in XGrammar's notation, from the rule `root` on
+    kCalls,  // calls of tools and nothing else: of CallGrammar (call_grammar.h), never of a client
   };
   Kind kind = Kind::kJsonObject;
   std::string source;
@@ -52,7 +53,8 @@ struct GrammarSpec {
 // memory that grow with all of these.
 struct GrammarLimits {
   static constexpr size_t kSourceBytes = size_t{64} << 10;
-  static constexpr size_t kRegexBytes = size_t{4} << 10;  // patterns of a schema together, too
+  static constexpr size_t kCallsBytes = size_t{512} << 10;  // made of schemas
+  static constexpr size_t kRegexBytes = size_t{4} << 10;    // patterns of a schema together, too
   static constexpr size_t kEbnfBytes = size_t{16} << 10;
   static constexpr size_t kProperties = 1024;  // of a schema's objects together; also, for one
                                                // object, times minProperties or maxProperties

@@ -142,8 +142,10 @@ Status CheckRegex(std::string_view regex) {
 }
 
 Status CheckGrammar(const GrammarSpec& spec) {
-  if (spec.source.size() > Limits::kSourceBytes) {
-    return TooMuch("grammar of too many bytes", spec.source.size(), Limits::kSourceBytes);
+  const size_t most =
+      spec.kind == GrammarSpec::Kind::kCalls ? Limits::kCallsBytes : Limits::kSourceBytes;
+  if (spec.source.size() > most) {
+    return TooMuch("grammar of too many bytes", spec.source.size(), most);
   }
   std::string text;
   AppendUtf8(spec.source, Utf8End::kFinal, text);
@@ -152,6 +154,7 @@ Status CheckGrammar(const GrammarSpec& spec) {
   }
   switch (spec.kind) {
     case GrammarSpec::Kind::kJsonObject:
+    case GrammarSpec::Kind::kCalls:  // its schemas were checked one by one
       return OkStatus();
     case GrammarSpec::Kind::kJsonSchema: {
       SB_ASSIGN_OR_RETURN(const nlohmann::json schema, ParseJson(spec.source));

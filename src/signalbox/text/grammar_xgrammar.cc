@@ -227,7 +227,7 @@ class XGrammarCompiler final : public GrammarCompiler {
       reason = e.what();
     }
     static constexpr const char* kWhere[] = {"JSON object", "JSON schema", "regular expression",
-                                             "EBNF"};
+                                             "EBNF", "tools"};
     reason.erase(reason.find_last_not_of("\n. ") + 1);
     return InvalidArgument({.what = "grammar refused",
                             .where = kWhere[static_cast<size_t>(spec.kind)],
@@ -247,6 +247,8 @@ class XGrammarCompiler final : public GrammarCompiler {
         return compiler_.CompileRegex(spec.source);
       case GrammarSpec::Kind::kEbnf:
         return compiler_.CompileGrammar(spec.source);
+      case GrammarSpec::Kind::kCalls:
+        return compiler_.CompileStructuralTag(spec.source);
     }
     return schema(R"({"type": "object"})");
   }

@@ -9,20 +9,6 @@ namespace {
 
 constexpr std::pair<char, std::string_view> kEscapes[] = {{'&', "&amp;"}, {'"', "&quot;"}};
 
-std::string Escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const auto* escape = std::find_if(std::begin(kEscapes), std::end(kEscapes),
-                                      [c](const auto& e) { return e.first == c; });
-    if (escape == std::end(kEscapes)) {
-      out += c;
-    } else {
-      out += escape->second;
-    }
-  }
-  return out;
-}
-
 std::string Unescaped(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -36,6 +22,20 @@ std::string Unescaped(std::string_view text) {
 }
 
 }  // namespace
+
+std::string Escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto* escape = std::find_if(std::begin(kEscapes), std::end(kEscapes),
+                                      [c](const auto& e) { return e.first == c; });
+    if (escape == std::end(kEscapes)) {
+      out += c;
+    } else {
+      out += escape->second;
+    }
+  }
+  return out;
+}
 
 Tag ParseTag(std::string_view text) {
   Tag tag;

@@ -33,6 +33,8 @@ struct Tag {
 };
 // Reads what it can: what follows an attribute that is damaged is left out.
 Tag ParseTag(std::string_view text);
+// The value of an attribute as it stands in a tag.
+std::string Escaped(std::string_view value);
 // The value of an attribute, "" where there is none.
 std::string_view AttributeOf(const Tag& tag, std::string_view key);
 
