@@ -46,6 +46,7 @@ class GenerateReply final : public ChoicesReply {
     State& state = states_[index];
     const GenerateOptions& asked = OptionsOf(index);
     state.prompt.insert(state.prompt.end(), update.prompt.begin(), update.prompt.end());
+    state.stats = update.stats;
     if (update.tokens.empty() && update.delta.text.empty() && !update.result) return "";
     std::string events;
     if (!asked.hide_answer) {
@@ -86,6 +87,7 @@ class GenerateReply final : public ChoicesReply {
     size_t before = 0;  // bytes of it that updates have brought
     int64_t told = 0;   // tokens that the last event had
     double seconds = 0;
+    RequestStats stats = {};
     std::optional<TextResult> result = {};
   };
 
@@ -120,12 +122,13 @@ class GenerateReply final : public ChoicesReply {
         {"finish_reason", ended ? Finish(index) : ApiJson()},
         {"prompt_tokens", PromptOf(index).size()},
         {"completion_tokens", state.tokens.size()},
-        {"cached_tokens", ended ? state.result->stats.cached_tokens : 0},
+        {"cached_tokens", state.stats.cached_tokens},
     };
     if (ended) {
       meta["e2e_latency"] = state.seconds;
-      const RequestStats& stats = state.result->stats;
-      if (stats.drafted_tokens > 0) meta["spec_accept_length"] = stats.accept_length();
+    }
+    if (state.stats.drafted_tokens > 0) {
+      meta["spec_accept_length"] = state.stats.accept_length();
     }
     if (asked.logprobs) AddLogprobs(index, meta);
     return meta;

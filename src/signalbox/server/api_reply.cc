@@ -100,7 +100,7 @@ std::string ChoicesReply::Events(size_t prompt, const TextUpdate& update) {
     --open_;
     usage_.reasoning_tokens += update.result->reasoning_tokens;
     // The other choices start behind the first one's prompt.
-    if (update.choice == 0) usage_.cached_tokens += update.result->stats.cached_tokens;
+    if (update.choice == 0) usage_.cached_tokens += update.stats.cached_tokens;
   }
   const auto choice = static_cast<size_t>(update.choice);
   std::string events = Take(prompt * static_cast<size_t>(options_.choices) + choice, update);

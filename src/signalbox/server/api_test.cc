@@ -362,10 +362,10 @@ class Teller {
       tokens.push_back({.token = id, .logprob = logprob, .top = {{id, logprob}, {9, -9.5}}});
       ids.push_back(id);
     }
-    TextUpdate update{.choice = script_.choice};
+    TextUpdate update{.choice = script_.choice, .stats = {.cached_tokens = 3}};
     update.delta = stream_.Push(ids);
     update.tokens = std::span(tokens).first(static_cast<size_t>(update.delta.tokens));
-    Generated last{.finish = script_.finish, .stats = {.cached_tokens = 3}};
+    const Generated last{.finish = script_.finish};
     if (next_ == ids_.size() && !stream_.finished()) {
       AnswerDelta end = stream_.Finish(script_.finish == FinishReason::kStop);
       update.delta.text += end.text;

@@ -230,7 +230,10 @@ bool Service::Take(const Generated& got) {
   AnswerStream& answer = choice.answer;
   std::vector<TokenId> ids;
   for (const SampledToken& token : got.tokens) ids.push_back(token.token);
-  TextUpdate update{.request = choice.arrival.id, .choice = choice.index, .prompt = got.prompt};
+  TextUpdate update{.request = choice.arrival.id,
+                    .choice = choice.index,
+                    .prompt = got.prompt,
+                    .stats = got.stats};
   update.delta = answer.Push(ids);
   if (!answer.finished() && got.finish) {
     AnswerDelta last = answer.Finish(/*stopped=*/*got.finish == FinishReason::kStop);

@@ -47,6 +47,7 @@ struct TextUpdate {
   AnswerDelta delta;                          // text, and parts of a chat's answer
   std::span<const SampledToken> tokens = {};  // that make it up, with their log-probabilities
   std::span<const SampledToken> prompt = {};  // log-probabilities of prompt tokens, when asked for
+  RequestStats stats = {};                    // of the choice, so far
   // The choice has ended; nothing follows for it.
   std::optional<TextResult> result = std::nullopt;
 };
