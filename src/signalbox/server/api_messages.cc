@@ -68,9 +68,9 @@ std::string ReadContent(ApiFields& message) {
   return text;
 }
 
-// The object that JSON text holds. A text that holds none stays one where the format has a place
-// for it (XTML), and is an argument by itself elsewhere: a call that a model once wrote wrong must
-// not make its conversation unreadable.
+// The object that JSON text holds. A text that holds none stays one, as JSON, where the format has
+// a place for it (XTML), and is an argument by itself elsewhere: a call that a model once wrote
+// wrong must not make its conversation unreadable.
 ApiJson ArgumentsOf(ApiFields& function, OutputFormat format) {
   const ApiJson* arguments = function.Find("arguments");
   if (arguments == nullptr) return ApiJson::object();
@@ -83,7 +83,9 @@ ApiJson ArgumentsOf(ApiFields& function, OutputFormat format) {
   ApiJson object;
   if (!ParseApiBody(text, &object)) return object;
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return ApiJson::object();
-  return format == OutputFormat::kXtml ? ApiJson(text) : ApiJson{{"arguments", text}};
+  if (format != OutputFormat::kXtml) return {{"arguments", text}};
+  const ApiJson value = ApiJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_string() ? text : ApiJson(text).dump();
 }
 
 ApiJson ReadCalls(ApiFields& message, OutputFormat format) {

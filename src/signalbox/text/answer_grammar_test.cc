@@ -96,8 +96,9 @@ TEST_F(AnswerGrammarTest, Spc11TheGrammarHoldsFromTheTokenAfterTheReasoning) {
   const Model& model = Qwen();
   AnswerGrammar answer = Answer(model, "7[0-9]", true);
   Follow(answer, model, "{7 apples");
-  // All of the vocabulary but what ends the text.
-  EXPECT_EQ(Allowed(answer, model).size(), model.tokenizer.vocab_size() - model.stop_ids.size());
+  // All of the vocabulary but what ends the text or begins a call.
+  EXPECT_EQ(Allowed(answer, model).size(),
+            model.tokenizer.vocab_size() - model.stop_ids.size() - 1);
   Follow(answer, model, "</think>");
   for (const TokenId id : Allowed(answer, model)) {
     const std::string_view bytes = model.tokenizer.TokenBytes(id);

@@ -219,7 +219,8 @@ class Calls {
       if (parameters.contains(name)) return Unsupported(tool, name);
     const Json required = parameters.value("required", Json::array());
     std::vector<Json> elements;
-    for (const auto& [key, schema] : parameters.value("properties", Json::object()).items()) {
+    const Json properties = parameters.value("properties", Json::object());
+    for (const auto& [key, schema] : properties.items()) {
       Json own = schema;
       for (const char* name : {"$defs", "definitions"})
         if (own.is_object() && parameters.contains(name)) own[name] = parameters[name];
