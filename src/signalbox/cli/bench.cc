@@ -23,6 +23,7 @@ constexpr Benchmark kBenchmarks[] = {
     {"bench a2a", BenchA2a},
     {"bench decode", BenchDecode},
     {"bench prefill", BenchPrefill},
+    {"bench serve", BenchServe},
 };
 
 std::string CellText(const BenchCell& cell) {
@@ -36,43 +37,54 @@ bool IsNumber(const BenchCell& cell) {
   return std::holds_alternative<int64_t>(cell) || std::holds_alternative<double>(cell);
 }
 
+std::vector<std::vector<std::string>> Transposed(
+    const std::vector<std::vector<std::string>>& lines) {
+  std::vector<std::vector<std::string>> columns(lines[0].size());
+  for (const auto& line : lines) {
+    for (size_t c = 0; c < line.size(); ++c) columns[c].push_back(line[c]);
+  }
+  return columns;
+}
+
 }  // namespace
 
 std::string BenchToText(const BenchTable& table) {
-  std::vector<size_t> widths;
-  for (size_t c = 0; c < table.columns.size(); ++c) {
-    size_t width = table.columns[c].size();
-    // The last column may hold a sentence: it sets no width.
-    for (const auto& row : table.rows) {
-      if (c + 1 < table.columns.size()) width = std::max(width, CellText(row[c]).size());
-    }
-    widths.push_back(width);
+  // Lines of cells, the names of the columns among them.
+  std::vector<std::vector<std::string>> lines = {table.columns};
+  for (const auto& row : table.rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    for (const BenchCell& cell : row) line.push_back(CellText(cell));
   }
-  const auto pad = [&](const std::string& text, size_t column, bool right) {
-    if (column + 1 == table.columns.size() && !right) return text;
-    return right ? fmt::format("{:>{}}", text, widths[column])
-                 : fmt::format("{:<{}}", text, widths[column]);
+  const auto numeric = [&](size_t c) {
+    return std::ranges::any_of(table.rows, [c](const auto& row) { return IsNumber(row[c]); });
   };
+  std::vector<bool> right;  // where columns of numbers are
+  for (size_t c = 0; c < table.columns.size(); ++c) right.push_back(numeric(c));
+  if (table.upright) {
+    lines = Transposed(lines);
+    right.assign(lines[0].size(), true);
+    right[0] = false;
+  }
+  std::vector<size_t> widths(right.size());
+  for (size_t l = 0; l < lines.size(); ++l) {
+    for (size_t c = 0; c < widths.size(); ++c) {
+      // The last column may hold a sentence: it sets no width.
+      const bool counts = l == 0 || c + 1 < widths.size() || right[c];
+      if (counts) widths[c] = std::max(widths[c], lines[l][c].size());
+    }
+  }
   std::string facts;
   for (const auto& [name, value] : table.facts)
     facts += fmt::format("{}{} {}", facts.empty() ? "" : ", ", name, CellText(value));
   std::string text = table.title + "\n" + (facts.empty() ? "" : facts + "\n") + "\n";
-  const auto line = [&](const std::vector<std::string>& cells, const auto& right) {
+  for (const auto& line : lines) {
     std::string row;
-    for (size_t c = 0; c < cells.size(); ++c) {
-      row += (c == 0 ? "" : "  ") + pad(cells[c], c, right(c));
+    for (size_t c = 0; c < line.size(); ++c) {
+      row += (c == 0 ? "" : "  ") + (right[c] ? fmt::format("{:>{}}", line[c], widths[c])
+                                              : fmt::format("{:<{}}", line[c], widths[c]));
     }
     row.erase(row.find_last_not_of(' ') + 1);
     text += row + "\n";
-  };
-  const auto numeric = [&](size_t c) {
-    return std::ranges::any_of(table.rows, [c](const auto& row) { return IsNumber(row[c]); });
-  };
-  line(table.columns, numeric);
-  for (const auto& row : table.rows) {
-    std::vector<std::string> cells;
-    for (const BenchCell& cell : row) cells.push_back(CellText(cell));
-    line(cells, numeric);
   }
   for (const std::string& note : table.notes) text += "\n" + note + "\n";
   return text;

@@ -30,6 +30,7 @@ struct BenchTable {
   std::vector<std::vector<BenchCell>> rows;
   std::vector<std::string> notes;  // what a reader has to know about the columns
   Status verdict;                  // an error when what was measured cannot be right
+  bool upright = false;            // as text, columns are lines: for many columns and few rows
 };
 
 std::string BenchToText(const BenchTable& table);
@@ -45,6 +46,10 @@ Result<BenchTable> BenchA2a(const Invocation& invocation);
 // length instead of bytes.
 Result<BenchTable> BenchDecode(const Invocation& invocation);
 Result<BenchTable> BenchPrefill(const Invocation& invocation);
+
+// A server at --url under load: what it answers and how soon. The verdict is Unavailable when a
+// request failed.
+Result<BenchTable> BenchServe(const Invocation& invocation);
 
 // The value of a flag, or of a list of numbers ("1,128,4096"), in [least, most]; else
 // kInvalidArgument with its name.
