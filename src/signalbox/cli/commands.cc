@@ -59,6 +59,7 @@ Status RunCommand(const Invocation& invocation) {
     SB_RETURN_IF_ERROR(CheckLauncher(invocation.flags, invocation.processes != nullptr));
   if (invocation.flags.Knows("tokenizer-path") && !invocation.positionals[0].empty())
     SB_RETURN_IF_ERROR(CheckModelFlags(invocation.flags, invocation.positionals[0]));
+  if (name == "serve") return RunServe(invocation);
   if (name == "generate") return RunGenerate(invocation);
   if (name == "chat") return RunChat(invocation);
   if (name == "eval") return RunEval(invocation);
@@ -84,19 +85,27 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel)
   return options;
 }
 
-Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64_t parallel) {
+Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation,
+                                             const ServiceOptions& service,
+                                             const OnLoadPhase& on_phase) {
   const std::string& directory = invocation.positionals[0];
   const bool quiet = invocation.flags.Switch("quiet") || !Leads(invocation);
-  SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, parallel));
+  SB_ASSIGN_OR_RETURN(EngineOptions options, EngineOptionsOf(invocation.flags, service.parallel));
   int64_t& running = options.layout.limits.max_running_requests;
-  if (running == 0) running = parallel;
+  if (running == 0) running = service.parallel;
   options.processes = invocation.processes;
   const auto start = std::chrono::steady_clock::now();
-  Progress progress({.label = "loading",
-                     .total = WeightBytes(directory),
-                     .unit = Progress::Unit::kBytes,
-                     .quiet = quiet});
-  auto model = TextModel::Load(directory, options, [&](int64_t bytes) { progress.Update(bytes); });
+  const int64_t total = WeightBytes(directory);
+  const auto tell = [&](std::string_view phase, int64_t done, int64_t of) {
+    if (on_phase) on_phase(phase, done, of);
+  };
+  Progress progress(
+      {.label = "loading", .total = total, .unit = Progress::Unit::kBytes, .quiet = quiet});
+  tell("reading weights", 0, total);
+  auto model = TextModel::Load(directory, options, [&](int64_t bytes) {
+    progress.Update(bytes);
+    tell("reading weights", bytes, total);
+  });
   progress.Finish();
   if (model.ok() && !(*model)->engine().leads()) {
     SB_RETURN_IF_ERROR((*model)->engine().Follow());
@@ -110,10 +119,11 @@ Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64
                MemoryText(invocation.flags, engine.runner().memory(),
                           engine.planned().layout.mesh().ranks(), engine.budget().tokens));
   }
+  tell("start-up check", 0, 0);
   if (model.ok() && !invocation.flags.Switch("no-startup-check"))
     SB_RETURN_IF_ERROR(CheckAtStart((*model)->engine(), directory, quiet));
   if (!model.ok()) return model.status();
-  return Service::Start(std::move(*model), {.parallel = parallel});
+  return Service::Start(std::move(*model), service);
 }
 
 }  // namespace signalbox

@@ -6,8 +6,10 @@
 //   Status s = RunCommand(invocation);   // ExitCode(s.code())
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "signalbox/base/status.h"
 #include "signalbox/cli/flags.h"
@@ -19,6 +21,7 @@ Status RunCommand(const Invocation& invocation);
 
 Status RunGenerate(const Invocation& invocation);
 Status RunChat(const Invocation& invocation);
+Status RunServe(const Invocation& invocation);
 Status RunEval(const Invocation& invocation);
 Status RunVerify(const Invocation& invocation);
 Status RunPlan(const Invocation& invocation);
@@ -33,8 +36,12 @@ Status RunFlags(const Invocation& invocation);
 
 // What the flags say about the engine; notes go to stderr.
 Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel);
+// Told of each phase of loading and how far it is; `total` 0: not known.
+using OnLoadPhase = std::function<void(std::string_view phase, int64_t done, int64_t total)>;
 // Loads the model of a command with progress on stderr, and serves it. Null in a process that is
 // not the leading rank, once the leading one is done.
-Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation, int64_t parallel);
+Result<std::unique_ptr<Service>> LoadService(const Invocation& invocation,
+                                             const ServiceOptions& service,
+                                             const OnLoadPhase& on_phase = {});
 
 }  // namespace signalbox

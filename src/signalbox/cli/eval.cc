@@ -279,7 +279,7 @@ Status RunEval(const Invocation& invocation) {
     SB_ASSIGN_OR_RETURN(const Remote remote, Remote::Connect(flags.Text("url"), ""));
     return AskServer(remote, flags, problems, parallel);
   }
-  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, parallel));
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, {.parallel = parallel}));
   return service == nullptr ? OkStatus() : AskHere(*service, flags, problems);
 }
 

@@ -4,6 +4,7 @@
 #include "signalbox/cli/flag_help.h"
 #include "signalbox/cli/flag_rows.h"
 #include "signalbox/cli/layout_flags.h"
+#include "signalbox/cli/serve_flags.h"
 #include "signalbox/plan/faults.h"
 
 namespace signalbox {
@@ -275,10 +276,12 @@ const std::vector<Section>& Sections() {
       {"Steps and drafts", StepRows(), true},
       {"Cache", CacheRows(), true},
       {"Device", DeviceRows()},
+      {"Serving", ServeRows()},
       {"Requests", RequestRows()},
       {"Measuring", MeasuringRows()},
       {"Output and configuration", OutputRows()},
       {std::string(kCarriedGroup), CarriedFlags(), true},
+      {std::string(kCarriedGroup), CarriedServeFlags()},
   };
   return kSections;
 }
@@ -316,8 +319,20 @@ std::vector<std::string> WithLayout(std::vector<std::string> flags) {
   return flags;
 }
 
+std::vector<std::string> WithServing(std::vector<std::string> flags) {
+  for (const auto& rows : {ServeRows(), CarriedServeFlags()}) {
+    for (const FlagSpec& f : rows) flags.push_back(f.name);
+  }
+  return flags;
+}
+
 std::vector<CommandSpec> AllCommands() {
   std::vector<CommandSpec> commands = {
+      {"serve",
+       "an OpenAI-compatible HTTP server",
+       {"MODEL"},
+       WithServing(WithLayout({"device", "threads", "delta-rule", "latent-attention", "inject",
+                               "no-startup-check", "quiet"}))},
       {"generate",
        "one completion; the text alone on stdout",
        {"MODEL"},

@@ -416,6 +416,12 @@ bool FlagValues::Has(std::string_view name) const {
   return !Get(name).empty();
 }
 
+std::vector<std::string> FlagValues::Names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, values] : values_) names.push_back(name);
+  return names;
+}
+
 Result<Invocation> ParseCommandLine(int argc, const char* const* argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   const std::string one = words.empty() ? "--help" : words[0] == "--version" ? "version" : words[0];

@@ -83,6 +83,8 @@ class FlagValues {
   bool Has(std::string_view name) const;
   // Whether the command has the flag.
   bool Knows(std::string_view name) const { return values_.contains(name); }
+  // Of all flags that the command has.
+  std::vector<std::string> Names() const;
 
   void Set(const std::string& name, std::string value) { values_[name] = {std::move(value)}; }
   void SetTexts(const std::string& name, std::vector<std::string> texts) {

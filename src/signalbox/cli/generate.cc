@@ -136,7 +136,7 @@ Status RunGenerate(const Invocation& invocation) {
         {.what = "nothing to generate from", .where = "generate", .remedy = "give --prompt TEXT"});
   }
   SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
-  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, 1));
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, {.parallel = 1}));
   if (service == nullptr) return OkStatus();
   request.chat = flags.Switch("chat");
   if (request.chat) {
@@ -160,7 +160,7 @@ Status RunChat(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(TextRequest request, RequestOf(flags));
   request.chat = true;
-  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, 1));
+  SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, {.parallel = 1}));
   if (service == nullptr) return OkStatus();
   std::vector<ChatTurn> turns = Conversation(flags);
   fmt::print(stderr, "Type a message; an empty line or end of file leaves.\n");

@@ -58,7 +58,9 @@ Result<int64_t> Service::Submit(const TextRequest& request, TextSink sink) {
   SB_RETURN_IF_ERROR(Check(request));
   std::lock_guard lock(mutex_);
   if (!health_.ok()) return health_;
-  const int64_t waiting = stats_.waiting + std::ssize(arrivals_);
+  // Those that arrived since the last step take what places are free.
+  const int64_t open = stats_.running + stats_.waiting + std::ssize(arrivals_);
+  const int64_t waiting = std::max(stats_.waiting, open - options_.parallel);
   if (options_.max_waiting > 0 && waiting >= options_.max_waiting) {
     return ResourceExhausted({.what = "too many requests wait",
                               .found = fmt::format("{} waiting", waiting),
@@ -139,6 +141,19 @@ Status Service::GenerateAll(const std::vector<TextRequest>& requests, const OnTe
   return waiting->status;
 }
 
+Status Service::FlushPrefixes() {
+  std::unique_lock lock(mutex_);
+  const int64_t open = stats_.running + stats_.waiting + std::ssize(arrivals_);
+  if (open > 0) {
+    return ResourceExhausted({.what = "the cache cannot be flushed while requests are open",
+                              .found = fmt::format("{} open", open)});
+  }
+  const int64_t asked = ++flushes_asked_;
+  arrived_.notify_all();
+  flushed_.wait(lock, [&] { return flushes_done_ >= asked || !health_.ok(); });
+  return health_;
+}
+
 ServiceStats Service::stats() const {
   std::lock_guard lock(mutex_);
   return stats_;
@@ -153,7 +168,8 @@ Status Service::health() const {
 bool Service::TakeWork(std::vector<Arrival>* arrivals, std::vector<Cancellation>* cancelled) {
   std::unique_lock lock(mutex_);
   arrived_.wait(lock, [&] {
-    return stopping_ || !arrivals_.empty() || !cancelled_.empty() || !generator_.idle();
+    return stopping_ || !arrivals_.empty() || !cancelled_.empty() ||
+           flushes_asked_ > flushes_done_ || !generator_.idle();
   });
   arrivals->assign(std::make_move_iterator(arrivals_.begin()),
                    std::make_move_iterator(arrivals_.end()));
@@ -169,6 +185,7 @@ void Service::Run() {
     more = TakeWork(&arrivals, &cancelled);
     for (const Arrival& a : arrivals) Begin(a, 0);
     if (!more) break;
+    FlushIfAsked();
     Cancel(cancelled);
     Status status = generator_.Step([this](const Generated& got) { return Take(got); });
     if (status.ok()) status = CountExperts();
@@ -179,6 +196,20 @@ void Service::Run() {
     Publish();
   }
   EndAll(FinishReason::kCancelled, OkStatus());
+}
+
+void Service::FlushIfAsked() {
+  int64_t asked = 0;
+  {
+    std::lock_guard lock(mutex_);
+    asked = flushes_asked_;
+    if (asked == flushes_done_) return;
+  }
+  generator_.scheduler().ClearPrefixes();
+  Publish();
+  std::lock_guard lock(mutex_);
+  flushes_done_ = asked;
+  flushed_.notify_all();
 }
 
 void Service::Cancel(const std::vector<Cancellation>& cancelled) {
@@ -208,6 +239,7 @@ void Service::Fail(const Status& status) {
     std::lock_guard lock(mutex_);
     health_ = status;
     arrivals.swap(arrivals_);
+    flushed_.notify_all();
   }
   for (const Arrival& a : arrivals) Begin(a, 0);
   EndAll(FinishReason::kFailed, status);

@@ -103,10 +103,14 @@ class Service {
   Status GenerateAll(const std::vector<TextRequest>& requests, const OnText& on_text,
                      const OnDone& on_done);
 
+  // Forgets the prefixes of earlier prompts. kResourceExhausted while a request is open.
+  Status FlushPrefixes();
+
   // After the last step, or when the last answer was told.
   ServiceStats stats() const;
   // OK, or why the engine has stopped for good.
   Status health() const;
+  const ServiceOptions& options() const { return options_; }
   const TextModel& model() const { return *model_; }
   TextModel& model() { return *model_; }
 
@@ -138,6 +142,7 @@ class Service {
   void Run();
   bool TakeWork(std::vector<Arrival>* arrivals, std::vector<Cancellation>* cancelled);
   void Cancel(const std::vector<Cancellation>& cancelled);
+  void FlushIfAsked();
   void Begin(const Arrival& arrival, int32_t index);
   bool Take(const Generated& got);
   void BeginOthers(Choice& choice);
@@ -164,6 +169,9 @@ class Service {
   std::condition_variable arrived_;
   std::deque<Arrival> arrivals_;
   std::vector<Cancellation> cancelled_;
+  int64_t flushes_asked_ = 0;
+  int64_t flushes_done_ = 0;
+  std::condition_variable flushed_;
   int64_t next_id_ = 0;
   bool stopping_ = false;
   Status health_;
