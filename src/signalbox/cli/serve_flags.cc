@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -138,11 +139,15 @@ Result<MetricsOptions> MetricsOptionsOf(const FlagValues& flags) {
   return metrics;
 }
 
-// What the server tells of how it was started; never a key.
+// What the server tells of how it was started: never a key, and not what no code reads.
 std::vector<std::pair<std::string, std::string>> SettingsOf(const FlagValues& flags) {
+  std::set<std::string> unread;
+  for (const auto& rows : {CarriedFlags(), CarriedServeFlags()}) {
+    for (const FlagSpec& row : rows) unread.insert(row.name);
+  }
   std::vector<std::pair<std::string, std::string>> settings;
   for (const std::string& name : flags.Names()) {
-    if (name.find("key") != std::string::npos) continue;
+    if (name.find("key") != std::string::npos || unread.contains(name)) continue;
     std::string value;
     for (const std::string& text : flags.Texts(name)) value += (value.empty() ? "" : ",") + text;
     if (!value.empty()) settings.emplace_back(name, value);
