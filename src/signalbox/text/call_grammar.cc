@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -96,8 +98,31 @@ std::string WordOf(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// A text as it stands, without quotes. `forbidden` would end it.
-Json TextValue(const Json& schema, const std::vector<std::string>& forbidden) {
+// Text in which none of `tags` stands, as a grammar. REQUIRES: as of FindTag: '<' begins each, and
+// is nowhere else in them. Behind a '<', one rule for each beginning of a tag says what keeps it
+// from becoming one.
+std::string TextWithout(const std::vector<std::string>& tags) {
+  std::map<std::string, std::set<char>> next;  // by beginning
+  for (const std::string& tag : tags)
+    for (size_t n = 1; n < tag.size(); ++n) next[tag.substr(0, n)].insert(tag[n]);
+  std::map<std::string, std::string> rules;  // names, by beginning
+  for (const auto& [begun, unused] : next) rules[begun] = fmt::format("t{}", rules.size());
+  std::string grammar = fmt::format("root ::= [^<]* (\"<\" {})?\n", rules.at("<"));
+  for (const auto& [begun, follow] : next) {
+    std::string others;
+    std::string rule = fmt::format("{} ::= \"\" | \"<\" {}", rules[begun], rules.at("<"));
+    for (const char c : follow) {
+      others += c == '/' ? "\\/" : std::string(1, c);
+      const auto longer = rules.find(begun + c);
+      if (longer != rules.end()) rule += fmt::format(" | \"{}\" {}", c, longer->second);
+    }
+    grammar += rule + fmt::format(" | [^<{}] root\n", others);
+  }
+  return grammar;
+}
+
+// A text as it stands, without quotes, in which no tag stands that would end it.
+Json TextValue(const Json& schema, const std::vector<std::string>& tags) {
   if (schema.is_object() && schema.contains("const")) return Literal(WordOf(schema["const"]));
   if (schema.is_object() && schema.contains("enum") && schema["enum"].is_array()) {
     std::vector<Json> words;
@@ -113,7 +138,8 @@ Json TextValue(const Json& schema, const std::vector<std::string>& forbidden) {
   };
   const auto least = bound("minLength");
   const auto most = bound("maxLength");
-  if (!least && !most) return {{"type", "any_text"}, {"excludes", forbidden}};
+  if (!least && !most && tags.empty()) return {{"type", "any_text"}};
+  if (!least && !most) return {{"type", "grammar"}, {"grammar", TextWithout(tags)}};
   const std::string upper = most ? fmt::format("{}", *most) : std::string();
   return Regex(fmt::format("[^<]{{{},{}}}", least.value_or(0), upper));
 }

@@ -174,15 +174,20 @@ class XGrammarMatcher final : public GrammarMatcher {
   bool spent_ = false;
 };
 
-// Added tokens have no bytes here, nor have those with a surrogate: the library takes such tokens
-// for special and never lets them come.
+// An added token has a first byte here that no text has: only a grammar that names it by its id
+// (kCalls) lets it come. A token with a surrogate has no bytes: the library takes it for special and
+// never lets it come.
 xgrammar::TokenizerInfo VocabularyOf(const Tokenizer& tokenizer,
                                      const std::vector<TokenId>& stop_ids) {
   std::vector<std::string> bytes(tokenizer.vocab_size());
   for (size_t i = 0; i < bytes.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     const std::string_view text = tokenizer.TokenBytes(id);
-    if (!tokenizer.IsAdded(id) && !Tokens::HasSurrogate(text)) bytes[i] = text;
+    if (tokenizer.IsAdded(id)) {
+      bytes[i] = "\xff" + std::string(text);
+    } else if (!Tokens::HasSurrogate(text)) {
+      bytes[i] = text;
+    }
   }
   const int size = static_cast<int>(bytes.size());
   return {bytes, xgrammar::VocabType::RAW, size, stop_ids};
