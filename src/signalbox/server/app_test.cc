@@ -320,10 +320,10 @@ TEST(App, Rob05BodiesThatAreNoJsonAre400) {
   const Served served;
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/generate", "/tokenize",
                            "/detokenize", "/abort_request"}) {
-    for (const std::string& body : std::vector<std::string>{
-             "", "{", "[]", "null", "\"text\"", "{\"prompt\": \"\xff\xfe\"}",
-             R"({"prompt": "\ud800"})", "{\"text\": \"\xb0\xa1\"}", std::string("{}\0{}", 5),
-             std::string(1000, '['), R"({"model": "\u0000\uffff"})"}) {
+    for (const std::string& body :
+         std::vector<std::string>{"", "{", "[]", "null", "\"text\"", "{\"prompt\": \"\xff\xfe\"}",
+                                  R"({"prompt": "\ud800"})", "{\"text\": \"\xb0\xa1\"}",
+                                  std::string("{}\0{}", 5), std::string(1000, '[')}) {
       const HttpResponse response = served.Answer(Post(path, body));
       EXPECT_EQ(response.status, 400) << path << " " << body;
       EXPECT_TRUE(ErrorOf(response).at("message").is_string()) << path << " " << body;
