@@ -93,7 +93,8 @@ function showSpeed(speed) {
 
 function showModel({ model_name: name, layout, version }) {
   document.title = `${name} · Signalbox`;
-  show("model", name);
+  show("model", name.split("/").pop());  // of a path, or behind an owner
+  $("model").title = name;
   show("layout", layout);
   show("version", `Signalbox ${version}`);
 }
