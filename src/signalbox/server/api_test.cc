@@ -698,7 +698,8 @@ TEST(Api, AnAnswerThatFailsEndsItsStreamWithAnError) {
     EXPECT_EQ(call.reply->error()->status, 500);
     if (!stream) continue;
     const std::vector<Json> told = EventsOf(events);
-    EXPECT_EQ(told.back()["error"]["message"], "the engine has stopped");
+    EXPECT_EQ(told.back()["error"]["message"],
+              "the server failed on this request, whose id is " + call.id);
   }
 }
 
