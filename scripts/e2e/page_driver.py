@@ -10,6 +10,7 @@ console, other than of asking before the server was ready or had the key, and on
 Speaks the WebDriver protocol, which is JSON over HTTP, with chromedriver itself.
 """
 
+import atexit
 import base64
 import json
 import pathlib
@@ -23,6 +24,8 @@ import urllib.request
 class Browser:
     def __init__(self):
         self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
+        atexit.register(self.driver.wait)
+        atexit.register(self.driver.terminate)  # the last one registered comes first
         for line in self.driver.stdout:
             if "started successfully on port" in line:
                 self.base = f"http://127.0.0.1:{line.rsplit(' ', 1)[1].strip().rstrip('.')}/session"
@@ -80,8 +83,6 @@ class Browser:
 
     def close(self):
         self.call("DELETE", "")
-        self.driver.terminate()
-        self.driver.wait()
 
 
 def check(holds, what):

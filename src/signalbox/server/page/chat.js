@@ -152,7 +152,7 @@ class Answer {
       said.push(`${rate((this.tokens.all - this.tokens.first) / ((this.last - this.first) / 1000))} tok/s`);
     }
     if (this.first) said.push(`first after ${seconds((this.first - this.sent) / 1000)}`);
-    const ends = { length: "cut: the most tokens", stopped: "stopped", abort: "ended by the server" };
+    const ends = { length: "cut off at max tokens", stopped: "stopped", abort: "ended by the server" };
     if (ends[this.finish]) said.push(ends[this.finish]);
     return said;
   }

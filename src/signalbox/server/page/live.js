@@ -130,9 +130,9 @@ async function look() {
 
 const poll = repeat(
   () =>
-    look().catch((error) => {
+    look().catch(() => {
       showNumbers({});
-      setState("offline", error.message);
+      setState("offline", "No connection");
     }),
   1000,
 );
