@@ -313,11 +313,11 @@ Result<BenchTable> BenchServe(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(const std::vector<int64_t> parallel,
                       NumbersOf(flags, "parallel", 1, 1 << 16));
   SB_ASSIGN_OR_RETURN(const int64_t count, NumberOf(flags, "num-prompts", 0, 1 << 20));
-  SB_ASSIGN_OR_RETURN(const Remote remote, Remote::Connect(flags.Text("url"), ""));
+  SB_ASSIGN_OR_RETURN(const Remote remote, Remote::Connect(flags));
   SB_ASSIGN_OR_RETURN(Prompts prompts, Prompts::Of(flags, remote));
   BenchTable table{
-      .title = fmt::format("{} at {}: {}", remote.model(), flags.Text("url"), prompts.text()),
-      .facts = {{"seed", flags.Int("seed")}, {"temperature", 0.0}},
+      .title = remote.model() + ": " + prompts.text(),
+      .facts = {{"server", flags.Text("url")}, {"seed", flags.Int("seed")}, {"temperature", 0.0}},
       .columns = Columns(),
       .upright = true};
   const double rate = flags.Number("request-rate");

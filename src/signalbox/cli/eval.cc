@@ -276,7 +276,7 @@ Status RunEval(const Invocation& invocation) {
   SB_ASSIGN_OR_RETURN(const std::vector<Problem> problems, ReadProblems(data, flags.Int("limit")));
   const int64_t parallel = std::max<int64_t>(flags.Int("parallel"), 1);
   if (flags.Has("url")) {
-    SB_ASSIGN_OR_RETURN(const Remote remote, Remote::Connect(flags.Text("url"), ""));
+    SB_ASSIGN_OR_RETURN(const Remote remote, Remote::Connect(flags));
     return AskServer(remote, flags, problems, parallel);
   }
   SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation, {.parallel = parallel}));

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "signalbox/base/host_memory.h"
+#include "signalbox/cli/flag_help.h"
 
 namespace signalbox {
 namespace {
@@ -63,14 +64,15 @@ Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std
   }
   SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(invocation.flags, 1, notes));
   const CacheBudget& b = options.budget;
-  return Describe(options.layout) +
-         fmt::format(
-             "device={} tokens={} sequences={} snapshots={} memory={} prefix={} timeout={} "
-             "kv={} ",
-             options.device == Device::kCpu ? "cpu" : "reference", b.tokens, b.sequences,
-             b.snapshots ? std::to_string(*b.snapshots) : "auto", options.memory,
-             options.prefix_cache ? "on" : "off", options.rank_timeout.count(),
-             ToString(options.kv_dtype));
+  return Describe(options.layout) + fmt::format(
+                                        "device={} tokens={} sequences={} snapshots={} "
+                                        "memory={} prefix={} timeout={} "
+                                        "kv={} ",
+                                        options.device == Device::kCpu ? "cpu" : "reference",
+                                        b.tokens, b.sequences,
+                                        b.snapshots ? std::to_string(*b.snapshots) : "auto",
+                                        options.memory, options.prefix_cache ? "on" : "off",
+                                        options.rank_timeout.count(), ToString(options.kv_dtype));
 }
 
 TEST(LayoutFlags, Cases) {
@@ -110,6 +112,37 @@ TEST(LayoutFlags, Cases) {
     EXPECT_THAT(outcome.status().message(), HasSubstr(expected));
   }
   EXPECT_GT(cases, 50);
+}
+
+// Every value that the table offers, beside every other one: honoured, or refused by a message that
+// names a flag, and nothing is run for it.
+TEST(LayoutFlags, Cfg01EveryPairOfValuesIsTakenOrRefused) {
+  std::vector<std::string> words;
+  const auto generate = std::ranges::find(CommandTable(), "generate", &CommandSpec::name);
+  for (const FlagSpec* flag : RowsOf(*generate)) {
+    if (flag->group == kCarriedGroup || flag->name == "print-config") continue;
+    if (flag->kind == FlagKind::kSwitch) words.push_back("--" + flag->name);
+    for (const std::string& choice : flag->choices)
+      words.push_back("--" + flag->name + "=" + choice);
+  }
+  int refused = 0;
+  for (const std::string& one : words) {
+    for (const std::string& other : words) {
+      if (one.substr(0, one.find('=')) >= other.substr(0, other.find('='))) continue;
+      SCOPED_TRACE(one + " " + other);
+      const char* arguments[] = {"signalbox", "generate", "m", one.c_str(), other.c_str()};
+      const auto invocation = ParseCommandLine(5, arguments);
+      std::vector<std::string> notes;
+      const Status status = invocation.ok() ? EngineOptionsOf(invocation->flags, 1, &notes).status()
+                                            : invocation.status();
+      if (status.ok()) continue;
+      ++refused;
+      EXPECT_THAT(status.message(), HasSubstr("--"));
+      EXPECT_THAT(ExitCode(status.code()), testing::AnyOf(2, 3));
+    }
+  }
+  EXPECT_GT(words.size(), 40u);
+  EXPECT_GT(refused, 0);
 }
 
 // A share of what there is, never more than is free; the note has the numbers.

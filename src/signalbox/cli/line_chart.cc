@@ -106,7 +106,13 @@ class Axis {
     if (logarithmic_) {
       from_ = std::floor(std::log10(least));
       to_ = std::max(std::log10(most * 1.15), from_ + 1);
-      for (double power = from_; power <= to_; ++power) ticks_.push_back(std::pow(10, power));
+      const bool wide = to_ - from_ > 2;
+      for (double power = from_; power <= to_; ++power) {
+        for (double factor : {1., 2., 5.}) {
+          const double tick = factor * std::pow(10, power);
+          if ((factor == 1 || !wide) && std::log10(tick) <= to_) ticks_.push_back(tick);
+        }
+      }
     } else {
       const double step = StepFor(most);
       to_ = step * std::ceil(most / step * 1.04);

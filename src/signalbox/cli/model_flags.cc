@@ -104,23 +104,26 @@ Status CheckParser(const FlagValues& flags, const std::string& flag,
                   .expected = fmt::format("one of {}", fmt::join(fitting, ", "))});
 }
 
-Status CheckSameModel(const FlagValues& flags, const std::string& flag, const std::string& what,
-                      const std::string& model) {
+// `own`: the path that alone can be named.
+Status CheckOwn(const FlagValues& flags, const std::string& flag, const std::string& what,
+                const std::filesystem::path& own) {
   std::error_code error;
-  if (!flags.Has(flag) || std::filesystem::equivalent(flags.Text(flag), model, error))
+  if (!flags.Has(flag) || std::filesystem::equivalent(flags.Text(flag), own, error))
     return OkStatus();
   return Refused({.what = "only the model's own " + what + " is used",
                   .where = "--" + flag,
                   .found = Quoted(flags.Text(flag)),
-                  .expected = Quoted(model),
+                  .expected = Quoted(own.string()),
                   .remedy = "leave it out"});
 }
 
 }  // namespace
 
 Status CheckModelFlags(const FlagValues& flags, const std::string& model) {
-  SB_RETURN_IF_ERROR(CheckSameModel(flags, "tokenizer-path", "tokenizer", model));
-  SB_RETURN_IF_ERROR(CheckSameModel(flags, "speculative-draft-model-path", "draft head", model));
+  SB_RETURN_IF_ERROR(CheckOwn(flags, "tokenizer-path", "tokenizer", model));
+  SB_RETURN_IF_ERROR(CheckOwn(flags, "speculative-draft-model-path", "draft head", model));
+  SB_RETURN_IF_ERROR(CheckOwn(flags, "chat-template", "chat template",
+                              std::filesystem::path(model) / "chat_template.jinja"));
   SB_RETURN_IF_ERROR(CheckParser(flags, "reasoning-parser", ReasoningParsers(), model));
   return CheckParser(flags, "tool-call-parser", ToolCallParsers(), model);
 }

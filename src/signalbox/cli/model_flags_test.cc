@@ -46,7 +46,9 @@ TEST(ModelFlags, ParsersOfOtherModelsAreRefusedWithThoseThatFit) {
             StatusCode::kBadCheckpoint);
 }
 
-TEST(ModelFlags, TokenizerAndDraftHeadAreTheModelsOwn) {
+TEST(ModelFlags, TokenizerTemplateAndDraftHeadAreTheModelsOwn) {
+  EXPECT_TRUE(Check(kQwen, {"--chat-template", kQwen + "/chat_template.jinja"}).ok());
+  EXPECT_EQ(ExitCode(Check(kQwen, {"--chat-template", "chatml"}).code()), 3);
   EXPECT_TRUE(Check(kQwen, {"--tokenizer-path", kQwen + "/."}).ok());
   EXPECT_TRUE(Check(kQwen, {"--speculative-config.model", kQwen}).ok());
   EXPECT_EQ(ExitCode(Check(kQwen, {"--tokenizer", kKimi}).code()), 3);

@@ -43,10 +43,12 @@ Result<Json> JsonOf(const Result<HttpResponse>& response) {
   return json;
 }
 
-Result<Remote> Remote::Connect(const std::string& url, const std::string& key) {
+Result<Remote> Remote::Connect(const FlagValues& flags) {
+  const std::string& url = flags.Text("url");
   SB_ASSIGN_OR_RETURN(auto client, HttpClient::Create(url));
   Remote remote(std::move(client));
-  if (!key.empty()) remote.headers_.push_back({"Authorization", "Bearer " + key});
+  if (const auto& keys = flags.Texts("api-key"); !keys.empty())
+    remote.headers_.push_back({"Authorization", "Bearer " + keys[0]});
   const auto models = remote.Ask({.path = "/v1/models", .headers = remote.headers_});
   if (!models.ok()) return models.status().At("--url " + url);
   const Json& list = *models;

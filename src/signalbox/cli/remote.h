@@ -3,7 +3,7 @@
 // A server as `eval --url` and `bench serve` see it: many calls at a time, and what it says of
 // itself. Nothing is asked twice: whatever fails is the caller's to count.
 //
-//   SB_ASSIGN_OR_RETURN(Remote remote, Remote::Connect("http://127.0.0.1:30000", ""));
+//   SB_ASSIGN_OR_RETURN(Remote remote, Remote::Connect(flags));
 //   remote.Run(calls, {.parallel = 8}, on_piece, on_done);   // one thread at a time
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "signalbox/base/status.h"
+#include "signalbox/cli/flags.h"
 #include "signalbox/server/http_client.h"
 
 namespace signalbox {
@@ -36,8 +37,9 @@ struct DraftCounts {
 
 class Remote {
  public:
-  // Waits for no server: kUnavailable where none answers, or it has no model. `key` may be empty.
-  static Result<Remote> Connect(const std::string& url, const std::string& key);
+  // The server of --url, with the first --api-key. Waits for none: kUnavailable where nobody
+  // answers, or it has no model.
+  static Result<Remote> Connect(const FlagValues& flags);
 
   // The first name that the server calls its model by.
   const std::string& model() const { return model_; }

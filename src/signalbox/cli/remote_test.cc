@@ -33,6 +33,7 @@ class FakeServer {
   FakeServer() {
     auto server = HttpServer::Listen({}, [this](std::shared_ptr<HttpExchange> exchange) {
       const HttpRequest& request = exchange->request();
+      key = request.Header("authorization");
       if (request.path == "/v1/models") {
         exchange->Send({.body = models});
       } else if (request.path == "/tokenize") {
@@ -69,6 +70,7 @@ class FakeServer {
 
   std::string models = R"({"data": [{"id": "tiny"}]})";
   std::string stream = kStream;
+  std::string key;  // of the last request
   size_t refuse_from = 0;
   size_t refuse_until = 0;
   std::mutex mutex;
@@ -168,13 +170,17 @@ TEST(BenchServe, AStreamThatIsNoneIsAnError) {
 
 TEST(Remote, SaysWhatIsMissing) {
   EXPECT_THAT(BenchServe(Of({"bench", "serve"})).status().message(), HasSubstr("--url"));
-  EXPECT_EQ(Remote::Connect("http://127.0.0.1:1", "").status().code(), StatusCode::kUnavailable);
-  EXPECT_EQ(ExitCode(Remote::Connect("ftp://x", "").status().code()), 2);
+  const auto connect = [](const std::string& url) {
+    return Remote::Connect(Of({"bench", "serve", "--url", url, "--api-key", "k"}).flags).status();
+  };
+  EXPECT_EQ(connect("http://127.0.0.1:1").code(), StatusCode::kUnavailable);
+  EXPECT_EQ(ExitCode(connect("ftp://x").code()), 2);
   FakeServer server;
   for (const char* models : {"[]", "{}", R"({"data": []})", R"({"data": [{"id": 1}]})"}) {
     server.models = models;
-    EXPECT_THAT(Remote::Connect(server.url(), "").status().message(), HasSubstr("names no model"));
+    EXPECT_THAT(connect(server.url()).message(), HasSubstr("names no model"));
   }
+  EXPECT_EQ(server.key, "Bearer k");
 }
 
 std::string Problems() {

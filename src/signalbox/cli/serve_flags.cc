@@ -38,7 +38,9 @@ std::vector<FlagSpec> AddressRows() {
 std::vector<FlagSpec> AccessRows() {
   using K = FlagKind;
   return {
-      {"api-key", K::kTexts, "", "key that requests must bring; without any, none is needed"},
+      {"api-key", K::kTexts, "",
+       "key that requests must bring, and that eval and bench serve bring; without any, none is "
+       "needed"},
       {"api-key-file", K::kText, "", "file with such keys, one a line"},
       {"admin-api-key", K::kText, "",
        "key that may flush the cache and end requests of others; without one, programs of this "
