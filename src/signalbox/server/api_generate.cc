@@ -279,7 +279,7 @@ TextRequest ReadRequest(ApiFields& fields, const ApiContext& context, const Item
     request.sampling.logprobs = options->top;
     if (options->logprob_start >= 0) request.prompt_logprobs = options->top;
   }
-  if (i == 0) CheckRequest(params, context, grammar, request);
+  CheckRequest(params, context, grammar, request);
   *unread = params.Unread();
   return request;
 }
