@@ -15,7 +15,7 @@
 namespace signalbox {
 namespace {
 
-// The bundled models, from the folder that the tests run in or below.
+// The bundled models of the source tree.
 const TextModel& ModelOf(bool kimi) {
   static const auto load = [](const std::string& name) {
     EngineOptions options{.threads = 1, .budget = {.tokens = 512, .sequences = 1}};

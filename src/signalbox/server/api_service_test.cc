@@ -12,7 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "signalbox/server/api_testing.h"
+#include "signalbox/server/api_test_util.h"
 
 namespace signalbox {
 namespace {
