@@ -187,30 +187,34 @@ def refuses(program):
             check(result.returncode == code, f"{flags}: {result}")
 
 
-def a_rank_stops(program):
-    """Health says so within 5 s, and what is open ends with an error."""
+def a_rank_is_lost(program):
+    """Whether it stops or dies, health says so within 5 s, and what is open ends with an error."""
     if not shutil.which("mpirun"):
-        return print("e2e serve: no mpirun: skipped a rank that stops")
+        return print("e2e serve: no mpirun: skipped a rank that is lost")
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    with Server(program, *LAYOUT, "--rank-timeout", "3", before=["mpirun", "-np", "2", "--oversubscribe"]) as server:
-        server.wait_until_ready()
-        open_request = Streaming(server, generate(3000))
-        eventually(lambda: server.value("signalbox_requests_running") == 1, "a running request")
-        children = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
-        for pid in map(int, children.stdout.split()):
-            with open(f"/proc/{pid}/environ") as environment:
-                if "OMPI_COMM_WORLD_RANK=1" in environment.read().split("\0"):
-                    os.kill(pid, signal.SIGSTOP)
-        start = time.monotonic()
-        eventually(lambda: server.status("/health") == 503, "health of a dead engine", 5)
-        status, _, text = open_request.wait(5)
-        check(status >= 500 and "error" in text, text)
-        check(time.monotonic() - start < 5, "in time")
-        check(server.status("/live") == 503, "nothing but a new start helps")
+    # mpirun would end all ranks with one that dies.
+    mpirun = ["mpirun", "-np", "2", "--oversubscribe", "--enable-recovery"]
+    for lost in (signal.SIGSTOP, signal.SIGKILL):
+        with Server(program, *LAYOUT, "--rank-timeout", "3", before=mpirun) as server:
+            server.wait_until_ready()
+            open_request = Streaming(server, generate(3000))
+            eventually(lambda: server.value("signalbox_requests_running") == 1, "a running request")
+            children = subprocess.run(["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True)
+            for pid in map(int, children.stdout.split()):
+                with open(f"/proc/{pid}/environ") as environment:
+                    if "OMPI_COMM_WORLD_RANK=1" in environment.read().split("\0"):
+                        os.kill(pid, lost)
+            start = time.monotonic()
+            eventually(lambda: server.status("/health") == 503, "health of a dead engine", 5)
+            status, _, text = open_request.wait(5)
+            check(status >= 500 and "failed on this request" in text, text)
+            check(time.monotonic() - start < 5, "in time")
+            check(server.status("/live") == 503, "nothing but a new start helps")
+            check("rank 1" in server.text(), "the log says why")
 
 
 def main():
-    for step in (answers, drains, refuses, a_rank_stops):
+    for step in (answers, drains, refuses, a_rank_is_lost):
         start = time.monotonic()
         step(sys.argv[1])
         print(f"e2e serve: {step.__name__}: {time.monotonic() - start:.1f} s")

@@ -94,7 +94,7 @@ std::string ChoicesReply::Events(size_t prompt, const TextUpdate& update) {
   if (update.result && update.result->finish == FinishReason::kFailed) {
     error_ = RequestFault(update.result->status);
     // What went wrong inside is in the log, by this id.
-    if (error_->status == 500) {
+    if (error_->status >= 500) {
       error_->message = "the server failed on this request, whose id is " + options_.head.id;
     }
     return options_.stream ? "data: " + error_->Body() + "\n\n" + std::string(kStreamEnd) : "";

@@ -180,7 +180,7 @@ App::App(AppOptions options, Metrics& metrics, EventLog& events)
 
 void App::Open(std::unique_ptr<Service> service) {
   service_ = std::move(service);
-  calls_ = std::make_unique<Calls>(*service_, queue_, log_ ? &*log_ : nullptr,
+  calls_ = std::make_unique<Calls>(*service_, queue_, events_, log_ ? &*log_ : nullptr,
                                    [this](const std::string& name) { OnIgnoredField(name); });
   ready_ = true;
   lifecycle_.SetReady();
@@ -222,7 +222,7 @@ std::optional<HttpResponse> App::Unready(const Route& route) const {
   if (route.needs == Needs::kNothing) return std::nullopt;
   if (route.needs == Needs::kModel && ready_) return std::nullopt;
   if (auto refusal = lifecycle_.Refusal()) return refusal;
-  if (!service_->health().ok()) return EngineStopped();
+  if (!service_->health().ok()) return ResponseOf(EngineStopped());
   return std::nullopt;
 }
 
@@ -298,13 +298,13 @@ HttpResponse App::Page(const HttpRequest& /*request*/) {
 
 // Says no only where nothing but a new start helps.
 HttpResponse App::Live(const HttpRequest& /*request*/) {
-  if (ready_ && !service_->health().ok()) return EngineStopped();
+  if (ready_ && !service_->health().ok()) return ResponseOf(EngineStopped());
   return {.body = R"({"status":"ok"})"};
 }
 
 HttpResponse App::Health(const HttpRequest& /*request*/) {
   if (auto refusal = lifecycle_.Refusal()) return *refusal;
-  if (!service_->health().ok()) return EngineStopped();
+  if (!service_->health().ok()) return ResponseOf(EngineStopped());
   return {.body = R"({"status":"ok"})"};
 }
 

@@ -9,6 +9,8 @@
 
 #include <utility>
 
+#include "signalbox/server/lifecycle.h"
+
 namespace signalbox {
 namespace {
 
@@ -21,6 +23,7 @@ HttpResponse ResponseOf(const ApiError& error) {
   HttpResponse response{.status = error.status, .body = error.Body()};
   if (error.retry_after > 0)
     response.headers.push_back({"Retry-After", std::to_string(error.retry_after)});
+  if (error.status == 401) response.headers.push_back({"WWW-Authenticate", "Bearer"});
   return response;
 }
 
@@ -38,8 +41,13 @@ struct Calls::Call {
   std::optional<CancelCause> cancelled = {};
 };
 
-Calls::Calls(Service& service, TaskQueue& queue, const RequestLog* log, OnIgnored on_ignored)
-    : service_(service), queue_(queue), log_(log), on_ignored_(std::move(on_ignored)) {}
+Calls::Calls(Service& service, TaskQueue& queue, EventLog& events, const RequestLog* log,
+             OnIgnored on_ignored)
+    : service_(service),
+      queue_(queue),
+      events_(events),
+      log_(log),
+      on_ignored_(std::move(on_ignored)) {}
 
 void Calls::Start(CallOrder order, Responder responder) {
   const auto limit = order.limit;
@@ -88,7 +96,7 @@ void Calls::Submit(const std::shared_ptr<Call>& call) {
       if (call->cancelled) service_.Cancel(*id, *call->cancelled);
     } else if (!call->over) {
       Cancel(*call, CancelCause::kClient);
-      Fail(call, ApiErrorOf(id.status()));
+      Fail(call, service_.health().ok() ? ApiErrorOf(id.status()) : EngineStopped());
     }
   }
 }
@@ -98,6 +106,11 @@ bool Calls::Take(const std::shared_ptr<Call>& call, size_t prompt, const TextUpd
   std::lock_guard lock(call->mutex);
   if (call->over) return false;
   if (log_ != nullptr && update.result) call->results.push_back(*update.result);
+  if (update.result && !update.result->status.ok()) {
+    events_.Write("request_failed", {{"id", call->order.id},
+                                     {"answer", call->api.id},
+                                     {"reason", update.result->status.message()}});
+  }
   ApiReply& reply = *call->api.reply;
   const Responder& responder = call->responder;
   std::string events = reply.Events(prompt, update);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "signalbox/server/api.h"
+#include "signalbox/server/event_log.h"
 #include "signalbox/server/request_log.h"
 #include "signalbox/server/responder.h"
 #include "signalbox/server/service.h"
@@ -44,7 +45,8 @@ class Calls {
   // It outlives the service's thread, the queue's, and every exchange that may still be told that
   // its client has left. `on_ignored` is told of fields that nobody reads, from any thread.
   // `log` may be null.
-  Calls(Service& service, TaskQueue& queue, const RequestLog* log, OnIgnored on_ignored);
+  Calls(Service& service, TaskQueue& queue, EventLog& events, const RequestLog* log,
+        OnIgnored on_ignored);
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
@@ -71,6 +73,7 @@ class Calls {
 
   Service& service_;
   TaskQueue& queue_;
+  EventLog& events_;
   const RequestLog* const log_;
   const OnIgnored on_ignored_;
   mutable std::mutex mutex_;

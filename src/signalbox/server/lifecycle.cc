@@ -81,9 +81,12 @@ std::optional<HttpResponse> Lifecycle::Refusal() const {
   return Unavailable503(message, "loading", retry_after, more);
 }
 
-HttpResponse EngineStopped() {
-  return Unavailable503("the engine has stopped and must be started again", "engine_stopped",
-                        kStoppedRetry);
+ApiError EngineStopped() {
+  return {.status = 503,
+          .type = "unavailable_error",
+          .code = "engine_stopped",
+          .message = "the engine has stopped; the server must be started again",
+          .retry_after = kStoppedRetry};
 }
 
 }  // namespace signalbox

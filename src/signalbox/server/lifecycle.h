@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "signalbox/server/api.h"
 #include "signalbox/server/http_server.h"
 
 namespace signalbox {
@@ -47,6 +48,6 @@ class Lifecycle {
 };
 
 // 503 for as long as the server lives; the log says why.
-HttpResponse EngineStopped();
+ApiError EngineStopped();
 
 }  // namespace signalbox
