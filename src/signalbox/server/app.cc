@@ -262,7 +262,8 @@ void App::Handle(const std::shared_ptr<HttpExchange>& exchange) {
     return responder.Send(
         NotFoundError("there is no " + Quoted(request.path) + " here", "not_found"));
   }
-  const std::string_view method = request.method == "HEAD" ? "GET" : request.method;
+  const std::string_view given = request.method;
+  const std::string_view method = given == "HEAD" ? "GET" : given;
   if (!HasWord(route->methods, method)) {
     HttpResponse refusal = ResponseOf(
         {.status = 405, .code = "method_not_allowed", .message = "use " + Joined(route->methods)});
