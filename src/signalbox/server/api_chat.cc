@@ -267,13 +267,10 @@ std::string ReadOpenEnd(ApiFields& fields, const ApiJson& messages) {
                   "either the answer begins, or the last message is continued");
   }
   if (!continues || !fields.ok()) return "";
-  const ApiJson& last = messages.back();
-  if (last["role"] != "assistant" || last["content"] == "") {
-    fields.Refuse("continue_final_message",
-                  "the last message must be an assistant's, with content");
-    return "";
-  }
-  return last["content"].get<std::string>();
+  const auto content = messages.back()["content"].get<std::string>();
+  if (messages.back()["role"] == "assistant" && !content.empty()) return content;
+  fields.Refuse("continue_final_message", "the last message must be an assistant's, with content");
+  return "";
 }
 
 void EncodePrompt(ApiFields& fields, const ApiContext& context, const ApiJson& messages,
