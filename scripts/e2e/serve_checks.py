@@ -119,6 +119,7 @@ def answers(program):
     with Server(program, *LAYOUT) as server:
         check(server.status("/live") == 200, "live while loading")
         server.wait_until_ready()
+        check(server.value("signalbox_requests_ended_total") == 0, "requests that nobody made")
         models = json.loads(server.ask("/v1/models")[2])
         check(models["data"][0]["id"] == MODEL, models)
         status, headers, text = server.ask(

@@ -6,11 +6,13 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -57,9 +59,30 @@ Status WarmUp(Service& service) {
   return service.FlushPrefixes();
 }
 
+// What the server does to itself before it is ready is no request that anybody asks metrics about.
+class FromReadyOn final : public ServiceObserver {
+ public:
+  explicit FromReadyOn(Metrics& metrics) : metrics_(metrics) {}
+
+  void SetReady() { ready_ = true; }
+  void OnStep(const ServiceStats& now) override {
+    if (ready_) metrics_.OnStep(now);
+  }
+  void OnTokens(int64_t tokens, std::optional<double> gap) override {
+    if (ready_) metrics_.OnTokens(tokens, gap);
+  }
+  void OnEnd(int32_t choice, const TextResult& result) override {
+    if (ready_) metrics_.OnEnd(choice, result);
+  }
+
+ private:
+  Metrics& metrics_;
+  std::atomic<bool> ready_ = false;
+};
+
 // Loads the model and opens the app. From a thread of its own.
 Status LoadAndOpen(const Invocation& invocation, const ServeOptions& options, Metrics& metrics,
-                   App& app) {
+                   FromReadyOn& observer, App& app) {
   auto began = Clock::now();
   std::string phase;
   const auto on_phase = [&](std::string_view name, int64_t done, int64_t total) {
@@ -74,11 +97,12 @@ Status LoadAndOpen(const Invocation& invocation, const ServeOptions& options, Me
   SB_ASSIGN_OR_RETURN(auto service, LoadService(invocation,
                                                 {.parallel = options.parallel,
                                                  .max_waiting = options.max_queued,
-                                                 .observer = &metrics},
+                                                 .observer = &observer},
                                                 on_phase));
   on_phase("warming up", 0, 0);
   SB_RETURN_IF_ERROR(WarmUp(*service));
   on_phase("", 0, 0);
+  observer.SetReady();
   app.Open(std::move(service));
   return OkStatus();
 }
@@ -172,13 +196,14 @@ Status RunServe(const Invocation& invocation) {
     log.Write("warning", {{"text", warning}});
   };
   Metrics metrics(options.metrics);
+  FromReadyOn observer(metrics);
   App app(options.app, metrics, log);
   SB_ASSIGN_OR_RETURN(auto server, HttpServer::Listen(options.http, [&app](const auto& exchange) {
                         app.Handle(exchange);
                       }));
   log.Write("listening", {{"address", server->address()}});
-  auto loading = std::async(std::launch::async,
-                            [&] { return LoadAndOpen(invocation, options, metrics, app); });
+  auto loading = std::async(
+      std::launch::async, [&] { return LoadAndOpen(invocation, options, metrics, observer, app); });
   WorkLog work(log, metrics, options.log_interval);
   SB_RETURN_IF_ERROR(Watch(*signals, loading, app, log, work));
   log.Write("draining", {{"open_requests", app.open_calls()}});
