@@ -122,6 +122,9 @@ std::vector<FlagSpec> CacheRows() {
             "share of the memory of machine or container for weights and cache; 0: the cache is "
             "sized by --max-total-tokens"},
            {"gpu-memory-utilization"}),
+      Also({"context-length", K::kInt, "0",
+            "tokens of a prompt and its answer at most; 0 is the model's"},
+           {"max-model-len"}),
       {"max-total-tokens", K::kInt, "0",
        "tokens that the KV cache of an attention group holds at most; 0 follows the model's "
        "context"},

@@ -242,6 +242,7 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
   options.threads = static_cast<int>(flags.Int("threads"));
   if (options.threads == 0)
     options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.context = flags.Int("context-length");
   SB_ASSIGN_OR_RETURN(const CacheOptions cache, CacheOptionsOf(flags, parallel, notes));
   options.budget = cache.budget;
   options.kv_dtype = cache.kv_dtype;

@@ -65,11 +65,11 @@ Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std
   SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(invocation.flags, 1, notes));
   const CacheBudget& b = options.budget;
   return Describe(options.layout) + fmt::format(
-                                        "device={} tokens={} sequences={} snapshots={} "
+                                        "device={} context={} tokens={} sequences={} snapshots={} "
                                         "memory={} prefix={} timeout={} "
                                         "kv={} ",
                                         options.device == Device::kCpu ? "cpu" : "reference",
-                                        b.tokens, b.sequences,
+                                        options.context, b.tokens, b.sequences,
                                         b.snapshots ? std::to_string(*b.snapshots) : "auto",
                                         options.memory, options.prefix_cache ? "on" : "off",
                                         options.rank_timeout.count(), ToString(options.kv_dtype));
@@ -161,6 +161,16 @@ TEST(LayoutFlags, AShareOfTheMemory) {
   EXPECT_LE(static_cast<double>(memory("0.1")), tenth);
   EXPECT_LE(memory("0.1"), memory("1"));
   EXPECT_LE(memory("1"), host->total);
+}
+
+TEST(LayoutFlags, TheContextIsNoLongerThanTheModels) {
+  ModelFacts facts{.max_position = 100};
+  EXPECT_TRUE(LimitContext(0, &facts).ok());
+  EXPECT_EQ(facts.max_position, 100);
+  EXPECT_TRUE(LimitContext(40, &facts).ok());
+  EXPECT_EQ(facts.max_position, 40);
+  EXPECT_EQ(ExitCode(LimitContext(41, &facts).code()), 3);
+  EXPECT_THAT(LimitContext(41, &facts).message(), HasSubstr("at most 40"));
 }
 
 TEST(LayoutFlags, MemoryIsToldWithItsNumbers) {

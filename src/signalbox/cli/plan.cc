@@ -23,7 +23,8 @@ Status RunPlan(const Invocation& invocation) {
       SlotsPerSequence(options.limits.draft_tokens, cache.prefix_cache);
   if (!cache.prefix_cache) cache.budget.snapshots = 0;
   for (const std::string& note : notes) fmt::print(stderr, "signalbox: note: {}\n", note);
-  SB_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(invocation.positionals[0]));
+  SB_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(invocation.positionals[0]));
+  SB_RETURN_IF_ERROR(LimitContext(flags.Int("context-length"), &config.facts));
   SB_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(invocation.positionals[0]));
   SB_ASSIGN_OR_RETURN(const PlannedModel planned,
                       PlanModel(checkpoint, config.facts, options, cache.kv_dtype));

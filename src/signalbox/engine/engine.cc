@@ -73,10 +73,22 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
   return planned;
 }
 
+Status LimitContext(int64_t context, ModelFacts* facts) {
+  if (context > facts->max_position) {
+    return Refused({.what = "the model has not so many positions",
+                    .where = "--context-length",
+                    .found = std::to_string(context),
+                    .expected = fmt::format("at most {}", facts->max_position)});
+  }
+  if (context > 0) facts->max_position = context;
+  return OkStatus();
+}
+
 Result<std::unique_ptr<Engine>> Engine::Load(const std::string& directory,
                                              const EngineOptions& options,
                                              const LoadProgress& progress) {
   SB_ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(directory));
+  SB_RETURN_IF_ERROR(LimitContext(options.context, &config.facts));
   SB_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   std::unique_ptr<Engine> engine(new Engine(std::move(checkpoint), std::move(config)));
   // Unless told otherwise, steps with prompt tokens are what every rank can dispatch.

@@ -57,7 +57,8 @@ Result<PlannedModel> PlanModel(const Checkpoint& checkpoint, const ModelFacts& f
 
 struct EngineOptions {
   Device device = Device::kCpu;
-  int threads = 1;  // of all ranks together
+  int threads = 1;      // of all ranks together
+  int64_t context = 0;  // tokens of a sequence at most; 0: as many as the model has positions
   // Of each part; zeroes are filled in by SizeCache. Slots for roll-back follow from the layout's
   // drafts.
   CacheBudget budget;
@@ -88,6 +89,10 @@ struct EngineOptions {
   // Ranks are processes of this world instead of threads; it outlives the engine.
   Communicator* processes = nullptr;
 };
+
+// Makes the model's positions as many as `context`, if that is not 0. kRefused for more than it
+// has.
+Status LimitContext(int64_t context, ModelFacts* facts);
 
 class Engine {
  public:
