@@ -424,7 +424,8 @@ class Server final : public HttpServer {
         acceptor_(hub_->io),
         work_(asio::make_work_guard(hub_->io)) {}
 
-  ~Server() override {
+  // Without memory for the last task there is no end but this one.
+  ~Server() override {  // NOLINT(bugprone-exception-escape)
     if (thread_.joinable()) {
       asio::post(hub_->io, [this] {
         CloseAcceptor();

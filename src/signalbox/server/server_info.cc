@@ -20,10 +20,10 @@ std::string Dump(const Json& json) {
 }
 
 Json ModelEntry(const ServerIdentity& identity, const TextModel& model, const std::string& name) {
-  static const std::time_t created = std::time(nullptr);
+  static const std::time_t kCreated = std::time(nullptr);
   return {{"id", name},
           {"object", "model"},
-          {"created", created},
+          {"created", kCreated},
           {"owned_by", "signalbox"},
           {"root", identity.served_names.front()},
           {"parent", nullptr},
