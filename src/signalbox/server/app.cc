@@ -69,9 +69,9 @@ bool IsPlainId(std::string_view id) {
 }
 
 std::string NewId() {
-  static const uint32_t process = std::random_device()();
+  static const uint32_t kProcess = std::random_device()();
   static std::atomic<uint32_t> count = 0;
-  return fmt::format("req-{:08x}{:08x}", process, count++);
+  return fmt::format("req-{:08x}{:08x}", kProcess, count++);
 }
 
 bool IsJson(std::string_view type) {

@@ -208,7 +208,8 @@ class Client final : public HttpClient {
       : peer_{.url = std::move(url), .endpoints = {}, .name = ""},
         work_(asio::make_work_guard(io_)) {}
 
-  ~Client() override {
+  // Without memory for the last task there is no end but this one.
+  ~Client() override {  // NOLINT(bugprone-exception-escape)
     if (!thread_.joinable()) return;
     asio::post(io_, [this] {
       for (const std::shared_ptr<Call>& call : open_)
