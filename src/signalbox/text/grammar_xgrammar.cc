@@ -175,8 +175,8 @@ class XGrammarMatcher final : public GrammarMatcher {
 };
 
 // An added token has a first byte here that no text has: only a grammar that names it by its id
-// (kCalls) lets it come. A token with a surrogate has no bytes: the library takes it for special and
-// never lets it come.
+// (kCalls) lets it come. A token with a surrogate has no bytes: the library takes it for special
+// and never lets it come.
 xgrammar::TokenizerInfo VocabularyOf(const Tokenizer& tokenizer,
                                      const std::vector<TokenId>& stop_ids) {
   std::vector<std::string> bytes(tokenizer.vocab_size());
