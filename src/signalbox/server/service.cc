@@ -59,8 +59,7 @@ Result<int64_t> Service::Submit(const TextRequest& request, TextSink sink) {
   std::lock_guard lock(mutex_);
   if (!health_.ok()) return health_;
   // Those that arrived since the last step take what places are free.
-  const int64_t open = stats_.running + stats_.waiting + std::ssize(arrivals_);
-  const int64_t waiting = std::max(stats_.waiting, open - options_.parallel);
+  const int64_t waiting = std::max(stats_.waiting, Open() - options_.parallel);
   if (options_.max_waiting > 0 && waiting >= options_.max_waiting) {
     return ResourceExhausted({.what = "too many requests wait",
                               .found = fmt::format("{} waiting", waiting),
@@ -143,8 +142,7 @@ Status Service::GenerateAll(const std::vector<TextRequest>& requests, const OnTe
 
 Status Service::FlushPrefixes() {
   std::unique_lock lock(mutex_);
-  const int64_t open = stats_.running + stats_.waiting + std::ssize(arrivals_);
-  if (open > 0) {
+  if (const int64_t open = Open(); open > 0) {
     return ResourceExhausted({.what = "the cache cannot be flushed while requests are open",
                               .found = fmt::format("{} open", open)});
   }
@@ -152,6 +150,10 @@ Status Service::FlushPrefixes() {
   arrived_.notify_all();
   flushed_.wait(lock, [&] { return flushes_done_ >= asked || !health_.ok(); });
   return health_;
+}
+
+int64_t Service::Open() const {
+  return stats_.running + stats_.waiting + taken_ + std::ssize(arrivals_);
 }
 
 ServiceStats Service::stats() const {
@@ -174,6 +176,7 @@ bool Service::TakeWork(std::vector<Arrival>* arrivals, std::vector<Cancellation>
   arrivals->assign(std::make_move_iterator(arrivals_.begin()),
                    std::make_move_iterator(arrivals_.end()));
   arrivals_.clear();
+  taken_ = std::ssize(*arrivals);
   *cancelled = std::exchange(cancelled_, {});
   return !stopping_;
 }
@@ -377,6 +380,7 @@ void Service::Publish() {
   if (options_.observer != nullptr) options_.observer->OnStep(now);
   std::lock_guard lock(mutex_);
   stats_ = std::move(now);
+  taken_ = 0;
 }
 
 }  // namespace signalbox

@@ -154,6 +154,8 @@ class Service {
   void Fail(const Status& status);
   void EndAll(FinishReason reason, const Status& status);
   void Publish();
+  // Requests that have not ended; for holders of the mutex.
+  int64_t Open() const;
 
   std::unique_ptr<TextModel> model_;
   const ServiceOptions options_;
@@ -168,6 +170,7 @@ class Service {
   mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<Arrival> arrivals_;
+  int64_t taken_ = 0;  // of the arrivals, for the step at hand; stats_ does not know them yet
   std::vector<Cancellation> cancelled_;
   int64_t flushes_asked_ = 0;
   int64_t flushes_done_ = 0;
