@@ -44,15 +44,16 @@ function(signalbox_fuzz_test target)
   set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
 endfunction()
 
-# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...] [SHARDS n])
+# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...] [SHARDS n] [FUZZERS_APART])
 #
 # One directory under src/signalbox is one module. Its files say what they are by their names:
 #   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
 #   program each, every other *.cc -> the static library signalbox_NAME.
 # DEPS are modules below this one (scripts/check_deps.py holds includes to them). EXCEPT are files that this build
-# does without. SHARDS are processes that share the tests of the program.
+# does without. SHARDS are processes that share the tests of the program. FUZZERS_APART: its fuzzers, which would
+# have a second compiler build most of the project, are built and run by their names alone.
 function(signalbox_module name)
-  cmake_parse_arguments(ARG "" "SHARDS" "DEPS;LIBS;EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "FUZZERS_APART" "SHARDS" "DEPS;LIBS;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   list(TRANSFORM ARG_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(REMOVE_ITEM sources ${ARG_EXCEPT})
@@ -117,8 +118,10 @@ function(signalbox_module name)
       target_link_libraries(${target} PRIVATE signalbox_${name} ${ARG_LIBS})
       target_compile_definitions(${target} PRIVATE SIGNALBOX_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       target_link_options(${target} PRIVATE -fsanitize=fuzzer)
-      add_dependencies(fuzzers ${target})
-      signalbox_fuzz_test(${target})
+      if(NOT ARG_FUZZERS_APART)
+        add_dependencies(fuzzers ${target})
+        signalbox_fuzz_test(${target})
+      endif()
     endforeach()
   endif()
 endfunction()
