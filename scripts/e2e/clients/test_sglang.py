@@ -54,10 +54,6 @@ class BenchServing(unittest.TestCase):
         report = self.bench(server, "sglang", *RANDOM, "--tokenize-prompt")
         self.assertEqual(report["output_lens"], [OUTPUT] * PROMPTS)
 
-    def test_native_text_and_logprobs(self):
-        report = self.bench(server, "sglang", *SHAREGPT, "--return-logprob", "--flush-cache")
-        self.assertEqual(report["output_lens"], [OUTPUT] * PROMPTS)
-
     def test_completions(self):
         self.assertTrue(all(self.bench(server, "sglang-oai", *RANDOM)["generated_texts"]))
 
@@ -67,10 +63,10 @@ class BenchServing(unittest.TestCase):
         report = self.bench(server, "sglang-oai-chat", *SHAREGPT, "--extra-request-body", body)
         self.assertTrue(all(report["generated_texts"]))
 
-    def test_speculation(self):
-        """The accept length of drafts reaches the report."""
+    def test_native_text_with_drafts(self):
+        """And log-probabilities; the accept length reaches the report."""
         with Server("--speculative-algorithm", "mtp", name="sglang-mtp") as drafting:
-            report = self.bench(drafting, "sglang", *SHAREGPT)
+            report = self.bench(drafting, "sglang", *SHAREGPT, "--return-logprob", "--flush-cache")
         self.assertEqual(report["output_lens"], [OUTPUT] * PROMPTS)
         self.assertGreater(report["accept_length"], 1)
 
