@@ -39,13 +39,13 @@ file(WRITE ${OUT} "// Written by cmake/embed_page.cmake.
 namespace signalbox {
 
 const std::string& PageHtml() {
-  static const std::string html = R\"page(${html})page\";
-  return html;
+  static const std::string kHtml = R\"page(${html})page\";
+  return kHtml;
 }
 
 const std::string& PagePolicy() {
-  static const std::string policy = R\"page(${policy})page\";
-  return policy;
+  static const std::string kPolicy = R\"page(${policy})page\";
+  return kPolicy;
 }
 
 }  // namespace signalbox
