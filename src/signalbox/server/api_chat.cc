@@ -267,7 +267,7 @@ std::string ReadOpenEnd(ApiFields& fields, const ApiJson& messages) {
                   "either the answer begins, or the last message is continued");
   }
   if (!continues || !fields.ok()) return "";
-  const auto content = messages.back()["content"].get<std::string>();
+  auto content = messages.back()["content"].get<std::string>();
   if (messages.back()["role"] == "assistant" && !content.empty()) return content;
   fields.Refuse("continue_final_message", "the last message must be an assistant's, with content");
   return "";

@@ -150,7 +150,7 @@ class CompletionReply final : public ChoicesReply {
     ApiJson top = ApiJson::object();
     for (const TokenLogprob& t : token.top) top.emplace(TokenText(tokenizer, t.token), t.logprob);
     top.emplace(TokenText(tokenizer, token.token), token.logprob);
-    const ApiJson one = {
+    ApiJson one = {
         {"tokens", ApiJson::array({TokenText(tokenizer, token.token)})},
         {"token_logprobs", ApiJson::array({unknown ? ApiJson() : ApiJson(token.logprob)})},
         {"top_logprobs", ApiJson::array({unknown ? ApiJson() : top})},
