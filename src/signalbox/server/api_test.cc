@@ -180,7 +180,8 @@ TEST(Api, Rob01BadFieldsAre400) {
                          "",
                          Json::array(),
                          0.5};
-  for (const auto& [endpoint, text] : bodies) {
+  for (const auto& [name, text] : bodies) {
+    const char* const endpoint = name;
     Json body = Json::parse(text);
     ApiCall call;
     ASSERT_FALSE(Parse(endpoint, text, TestContext(Qwen()), &call)) << endpoint;
