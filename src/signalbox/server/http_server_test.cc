@@ -145,7 +145,7 @@ TEST(HttpServer, WhatIsNoRequestIsRefused) {
            {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400"},
            {"GET /%zz HTTP/1.1\r\n\r\n", "400"},
            {"GET / HTTP/1.1\r\nno colon\r\n\r\n", "400"},
-           {std::string("GET / HTTP/1.1\r\nX: a\0b\r\n\r\n", 27), "400"},
+           {std::string("GET / HTTP/1.1\r\nX: a\0b\r\n\r\n", 26), "400"},
            {"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "400"},
            {"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "400"},
            {"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
