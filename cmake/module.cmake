@@ -12,7 +12,8 @@ target_link_libraries(signalbox_flags INTERFACE Threads::Threads fmt::fmt)
 if(SIGNALBOX_SANITIZE)
   # g++ 12 cannot follow a variant's index through sanitizer checks and takes its members for uninitialised.
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(signalbox_flags INTERFACE -Wno-maybe-uninitialized)
+    # Nor that Asio frees a coroutine's frame the way it allocated it.
+    target_compile_options(signalbox_flags INTERFACE -Wno-maybe-uninitialized -Wno-mismatched-new-delete)
   endif()
   target_compile_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE}
                          -fno-omit-frame-pointer -fno-sanitize-recover=all)
