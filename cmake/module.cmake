@@ -14,9 +14,12 @@ if(SIGNALBOX_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Nor that Asio frees a coroutine's frame the way it allocated it.
     target_compile_options(signalbox_flags INTERFACE -Wno-maybe-uninitialized -Wno-mismatched-new-delete)
+  else()
+    # What clang 14 puts before a function for that check, it cannot put before a coroutine.
+    set(no_function_check -fno-sanitize=function)
   endif()
   target_compile_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE}
-                         -fno-omit-frame-pointer -fno-sanitize-recover=all)
+                         ${no_function_check} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_compile_definitions(signalbox_flags INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(signalbox_flags INTERFACE -fsanitize=${SIGNALBOX_SANITIZE})
 endif()
@@ -26,6 +29,12 @@ endif()
 
 # Modules whose tests run under the thread sanitizer too (ctest label `threads`).
 set(SIGNALBOX_THREADED_MODULES base comm)
+
+# Ten files read the same headers once. So names of a module's unnamed namespaces must differ, and each test file
+# has a namespace of its own. Files with flags of their own, and generated ones, stay apart.
+function(signalbox_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SIGNALBOX_UNITY} UNITY_BUILD_BATCH_SIZE 10)
+endfunction()
 
 add_custom_target(threaded_tests)
 add_custom_target(fuzzers)
@@ -45,16 +54,16 @@ function(signalbox_fuzz_test target)
   set_tests_properties(${target} PROPERTIES LABELS fuzz TIMEOUT ${timeout})
 endfunction()
 
-# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...] [SHARDS n] [FUZZERS_APART])
+# signalbox_module(NAME [DEPS module...] [LIBS target...] [EXCEPT file...] [SHARDS n] [HOT])
 #
 # One directory under src/signalbox is one module. Its files say what they are by their names:
 #   *_test.cc -> program NAME_test, *_benchmark.cc -> program NAME_benchmark, *_fuzz.cc -> one libFuzzer
 #   program each, every other *.cc -> the static library signalbox_NAME.
 # DEPS are modules below this one (scripts/check_deps.py holds includes to them). EXCEPT are files that this build
-# does without. SHARDS are processes that share the tests of the program. FUZZERS_APART: its fuzzers, which would
-# have a second compiler build most of the project, are built and run by their names alone.
+# does without. SHARDS are processes that share the tests of the program. HOT: its loops run over weights, rows or
+# bytes, so it is optimised under the sanitizers too; elsewhere there that only lengthens the build.
 function(signalbox_module name)
-  cmake_parse_arguments(ARG "FUZZERS_APART" "SHARDS" "DEPS;LIBS;EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "HOT" "SHARDS" "DEPS;LIBS;EXCEPT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
   list(TRANSFORM ARG_EXCEPT PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(REMOVE_ITEM sources ${ARG_EXCEPT})
@@ -69,6 +78,10 @@ function(signalbox_module name)
   list(TRANSFORM ARG_DEPS PREPEND signalbox_ OUTPUT_VARIABLE deps)
   if(sources)
     add_library(signalbox_${name} STATIC ${sources})
+    signalbox_unity(signalbox_${name})
+    if(SIGNALBOX_SANITIZE)
+      target_compile_options(signalbox_${name} PRIVATE $<IF:$<BOOL:${ARG_HOT}>,-O1,-O0>)
+    endif()
     target_link_libraries(signalbox_${name} PUBLIC signalbox_flags ${deps} PRIVATE ${ARG_LIBS})
   else()
     add_library(signalbox_${name} INTERFACE)
@@ -77,13 +90,16 @@ function(signalbox_module name)
 
   if(SIGNALBOX_TESTS AND tests)
     add_executable(${name}_test ${tests})
+    signalbox_unity(${name}_test)
     target_link_libraries(${name}_test PRIVATE signalbox_${name} ${ARG_LIBS} signalbox_rapidcheck
                           GTest::gmock GTest::gtest_main)
     target_compile_definitions(${name}_test PRIVATE
       SIGNALBOX_SOURCE_DIR="${PROJECT_SOURCE_DIR}" SIGNALBOX_TESTDATA="${CMAKE_CURRENT_SOURCE_DIR}/testdata")
+    # Optimising test code doubles its compile time; the library under test stays optimised.
     if(SIGNALBOX_SANITIZE)
-      # Optimising instrumented test code doubles its compile time; the library under test stays optimised.
       target_compile_options(${name}_test PRIVATE -O0)
+    else()
+      target_compile_options(${name}_test PRIVATE -O1)
     endif()
     # Shards are parts of a long program that run side by side.
     set(shards ${name}_test)
@@ -119,10 +135,8 @@ function(signalbox_module name)
       target_link_libraries(${target} PRIVATE signalbox_${name} ${ARG_LIBS})
       target_compile_definitions(${target} PRIVATE SIGNALBOX_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
       target_link_options(${target} PRIVATE -fsanitize=fuzzer)
-      if(NOT ARG_FUZZERS_APART)
-        add_dependencies(fuzzers ${target})
-        signalbox_fuzz_test(${target})
-      endif()
+      add_dependencies(fuzzers ${target})
+      signalbox_fuzz_test(${target})
     endforeach()
   endif()
 endfunction()

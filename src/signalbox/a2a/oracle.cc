@@ -332,7 +332,8 @@ Result<Delivered> CanonicalOrder(const Contract& contract, const ExchangeShape& 
   auto sorted = rows;
   std::sort(sorted.begin(), sorted.end());
   auto move = [](const auto& from, int64_t i, auto& to, int64_t j, int64_t width) {
-    std::copy_n(from.begin() + i * width, from.empty() ? 0 : width, to.begin() + j * width);
+    if (from.empty()) return;  // rows without ids or weights
+    std::copy_n(from.begin() + i * width, width, to.begin() + j * width);
   };
   for (size_t n = 0; n < rows.size(); ++n) {
     const int64_t i = sorted[n].second;

@@ -40,15 +40,15 @@ int64_t Total(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
-// A token, or one of its lanes, that this rank sent: what comes back for it is one row.
-struct Sent {
-  int32_t token;
-  int32_t lane;  // -1: the sum over the lanes on that rank
-};
-
 }  // namespace
 
 struct DispatchCall {
+  // A token, or one of its lanes, that this rank sent: what comes back for it is one row.
+  struct Sent {
+    int32_t token;
+    int32_t lane;  // -1: the sum over the lanes on that rank
+  };
+
   DispatchCall(const Contract& contract, const ExchangeShape& shape, int position)
       : store(contract, shape, position) {}
 
@@ -387,10 +387,10 @@ Result<CombineReport> Transport::Combine(std::span<const float> expert_out,
   report.traffic.rows = std::accumulate(give.begin(), give.end(), int64_t{0});
   report.traffic.remote_rows = report.traffic.rows - give[position_];
 
-  std::vector<Sent> returned;  // one per row that comes back
+  std::vector<DispatchCall::Sent> returned;  // one per row that comes back
   for (int r = 0; r < shape_.ranks; ++r) {
     const size_t before = returned.size();
-    for (const Sent& s : call.sent[r]) {
+    for (const DispatchCall::Sent& s : call.sent[r]) {
       if (by_lane || returned.size() == before || returned.back().token != s.token) {
         returned.push_back(s);
       }

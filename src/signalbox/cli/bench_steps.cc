@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostSequences = 4096;
-constexpr int64_t kMostTokens = int64_t{1} << 24;
+constexpr int64_t kMostStepTokens = int64_t{1} << 24;
 constexpr double kMega = 1e6;
 constexpr double kGiga = 1e9;
 
@@ -313,9 +313,9 @@ Status SpeculativeRows(Bench& bench, const std::vector<int64_t>& batches,
 Result<BenchTable> BenchDecode(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(const auto batches, NumbersOf(flags, "batch", 1, kMostSequences));
-  SB_ASSIGN_OR_RETURN(auto depths, NumbersOf(flags, "depth", 0, kMostTokens));
+  SB_ASSIGN_OR_RETURN(auto depths, NumbersOf(flags, "depth", 0, kMostStepTokens));
   SB_ASSIGN_OR_RETURN(const int64_t repeats, NumberOf(flags, "repeats", 1, 100'000));
-  SB_ASSIGN_OR_RETURN(const int64_t new_tokens, NumberOf(flags, "new-tokens", 1, kMostTokens));
+  SB_ASSIGN_OR_RETURN(const int64_t new_tokens, NumberOf(flags, "new-tokens", 1, kMostStepTokens));
   std::ranges::sort(depths);  // each goes on from the one before
   const bool drafts = flags.Text("speculative-algorithm") != "none";
   // A request of a speculative row has a prompt of one token at least.
@@ -348,7 +348,7 @@ Result<BenchTable> BenchDecode(const Invocation& invocation) {
 Result<BenchTable> BenchPrefill(const Invocation& invocation) {
   const FlagValues& flags = invocation.flags;
   SB_ASSIGN_OR_RETURN(const auto batches, NumbersOf(flags, "batch", 1, kMostSequences));
-  SB_ASSIGN_OR_RETURN(const auto prompts, NumbersOf(flags, "prompt-tokens", 1, kMostTokens));
+  SB_ASSIGN_OR_RETURN(const auto prompts, NumbersOf(flags, "prompt-tokens", 1, kMostStepTokens));
   SB_ASSIGN_OR_RETURN(const int64_t repeats, NumberOf(flags, "repeats", 1, 100'000));
   const int64_t longest = *std::ranges::max_element(prompts);
   const int64_t most = *std::ranges::max_element(batches);

@@ -12,7 +12,7 @@
 
 #include "signalbox/a2a/contract.h"
 
-namespace signalbox {
+namespace signalbox::bench_test {
 namespace {
 
 using testing::HasSubstr;
@@ -213,4 +213,4 @@ TEST(BenchTableTest, TextAlignsAndJsonKeepsNumbers) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::bench_test

@@ -13,7 +13,7 @@
 #include "signalbox/cli/flag_sources.h"
 #include "signalbox/cli/flags.h"
 
-namespace signalbox {
+namespace signalbox::carried_flags_test {
 namespace {
 
 using testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST(CarriedFlags, SayWhy) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::carried_flags_test

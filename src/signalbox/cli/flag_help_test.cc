@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace signalbox {
+namespace signalbox::flag_help_test {
 namespace {
 
 using testing::AllOf;
@@ -103,4 +103,4 @@ TEST(Completions, OfOtherShellsAreTheSameTable) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::flag_help_test

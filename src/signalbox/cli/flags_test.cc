@@ -14,7 +14,7 @@
 #include "signalbox/cli/answer.h"
 #include "signalbox/cli/flag_sources.h"
 
-namespace signalbox {
+namespace signalbox::flags_test {
 namespace {
 
 using testing::HasSubstr;
@@ -306,4 +306,4 @@ TEST(Answer, LastNumberOfTheText) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::flags_test

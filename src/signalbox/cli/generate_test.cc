@@ -10,7 +10,7 @@
 
 #include "signalbox/cli/commands.h"
 
-namespace signalbox {
+namespace signalbox::generate_test {
 namespace {
 
 using testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST(Generate, SamplingFlagsInRangeGetAsFarAsTheModel) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::generate_test

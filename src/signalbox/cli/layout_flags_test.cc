@@ -14,7 +14,7 @@
 #include "signalbox/base/host_memory.h"
 #include "signalbox/cli/flag_help.h"
 
-namespace signalbox {
+namespace signalbox::layout_flags_test {
 namespace {
 
 using testing::HasSubstr;
@@ -205,4 +205,4 @@ TEST(LayoutFlags, LauncherMustFitTheProcess) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::layout_flags_test

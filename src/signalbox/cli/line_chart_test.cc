@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace signalbox {
+namespace signalbox::line_chart_test {
 namespace {
 
 using testing::HasSubstr;
@@ -49,4 +49,4 @@ TEST(LineChart, TextIsNoMarkup) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::line_chart_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace signalbox {
+namespace signalbox::model_flags_test {
 namespace {
 
 using testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(ModelFlags, TokenizerTemplateAndDraftHeadAreTheModelsOwn) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::model_flags_test

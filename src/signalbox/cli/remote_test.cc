@@ -16,7 +16,7 @@
 #include "signalbox/cli/bench.h"
 #include "signalbox/cli/commands.h"
 
-namespace signalbox {
+namespace signalbox::remote_test {
 namespace {
 
 using testing::HasSubstr;
@@ -245,4 +245,4 @@ TEST(Metrics, AreSummedOverLabels) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::remote_test

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace signalbox {
+namespace signalbox::serve_flags_test {
 namespace {
 
 const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
@@ -109,4 +109,4 @@ TEST(ServeFlags, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::serve_flags_test

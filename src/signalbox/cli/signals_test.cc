@@ -6,7 +6,7 @@
 #include <csignal>
 #include <cstdlib>
 
-namespace signalbox {
+namespace signalbox::signals_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -31,4 +31,4 @@ TEST(Signals, TheFirstIsToldAndTheSecondEndsTheProcess) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::signals_test

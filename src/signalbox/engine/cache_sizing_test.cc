@@ -7,7 +7,7 @@
 
 #include "signalbox/engine/run_requests_test.h"
 
-namespace signalbox {
+namespace signalbox::cache_sizing_test {
 namespace {
 
 using testing::AllOf;
@@ -172,4 +172,4 @@ TEST(PrefixCacheOfAnEngine, CanBeSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::cache_sizing_test

@@ -7,7 +7,7 @@
 #include "signalbox/a2a/contract.h"
 #include "signalbox/engine/run_requests_test.h"
 
-namespace signalbox {
+namespace signalbox::determinism_test {
 namespace {
 
 std::vector<GenerationRequest> Requests(Engine& engine, const std::string& model) {
@@ -92,4 +92,4 @@ TEST(Determinism, Det03WhatCannotPromiseItIsRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::determinism_test

@@ -3,7 +3,7 @@
 
 #include "signalbox/engine/run_requests_test.h"
 
-namespace signalbox {
+namespace signalbox::generator_test {
 namespace {
 
 std::unique_ptr<Engine> LoadTiny(const EngineOptions& options) {
@@ -249,4 +249,4 @@ TEST(Engine, MissingDirectoryIsABadCheckpoint) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::generator_test

@@ -7,7 +7,7 @@
 
 #include "signalbox/engine/reference.h"
 
-namespace signalbox {
+namespace signalbox::invariance_test {
 namespace {
 
 const std::string kModels = std::string(SIGNALBOX_SOURCE_DIR) + "/models/";
@@ -75,4 +75,4 @@ TEST_P(Invariance, LastTokenIsTheSameAloneInABatchAndInPieces) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::invariance_test

@@ -8,7 +8,7 @@
 #include "signalbox/engine/run_requests_test.h"
 #include "signalbox/engine/verify.h"
 
-namespace signalbox {
+namespace signalbox::kv_dtype_test {
 namespace {
 
 struct KvCase {
@@ -80,4 +80,4 @@ TEST(ExpandedLatents, AreThoseThatAreStored) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::kv_dtype_test

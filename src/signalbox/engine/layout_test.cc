@@ -14,7 +14,7 @@
 #include "signalbox/engine/reference.h"
 #include "signalbox/model/synth.h"
 
-namespace signalbox {
+namespace signalbox::layout_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ TEST(KimiLayouts, LatentSumsOfSlicedExperts) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::layout_test

@@ -9,7 +9,7 @@
 
 #include "signalbox/engine/engine.h"
 
-namespace signalbox {
+namespace signalbox::loading_test {
 namespace {
 
 const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
@@ -118,4 +118,4 @@ TEST(Loading, SlicedExpertsAreDividedAmongTheRanks) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::loading_test

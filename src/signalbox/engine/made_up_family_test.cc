@@ -21,7 +21,7 @@
 #include "signalbox/model/synth.h"
 #include "signalbox/tensor/safetensors_writer.h"
 
-namespace signalbox {
+namespace signalbox::made_up_family_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -257,4 +257,4 @@ TEST_F(Plum, ErrorsNameTheKeyAndTheTensor) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::made_up_family_test

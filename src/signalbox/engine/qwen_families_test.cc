@@ -12,7 +12,7 @@
 #include "signalbox/model/synth.h"
 #include "signalbox/plan/faults.h"
 
-namespace signalbox {
+namespace signalbox::qwen_families_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -156,4 +156,4 @@ TEST(ReleasedSizes, HaveTheirParametersAndArePlanned) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::qwen_families_test

@@ -10,7 +10,7 @@
 #include <functional>
 #include <thread>
 
-namespace signalbox {
+namespace signalbox::rank_team_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -164,4 +164,4 @@ TEST(RankTeam, ARankThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::rank_team_test

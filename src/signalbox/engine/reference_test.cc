@@ -15,7 +15,7 @@
 #include "signalbox/engine/sampler.h"
 #include "signalbox/tensor/safetensors.h"
 
-namespace signalbox {
+namespace signalbox::reference_test {
 namespace {
 
 const std::string kModels = std::string(SIGNALBOX_SOURCE_DIR) + "/models/";
@@ -327,4 +327,4 @@ TEST(Reference, DraftLogitsMatch) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::reference_test

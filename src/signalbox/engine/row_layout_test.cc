@@ -8,7 +8,7 @@
 
 #include "signalbox/mesh/parallel_config.h"
 
-namespace signalbox {
+namespace signalbox::row_layout_test {
 namespace {
 
 TEST(RowLayout, PartsAndBlocks) {
@@ -58,4 +58,4 @@ RC_GTEST_PROP(RowLayout, RowsTileAndRepeat, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::row_layout_test

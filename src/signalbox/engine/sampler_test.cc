@@ -14,7 +14,7 @@
 #include <random>
 #include <set>
 
-namespace signalbox {
+namespace signalbox::sampler_test {
 namespace {
 
 using testing::HasSubstr;
@@ -462,4 +462,4 @@ TEST(Sampler, ParametersOutOfRangeAreNamed) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::sampler_test

@@ -8,7 +8,7 @@
 
 #include "signalbox/engine/ghost_model_test.h"
 
-namespace signalbox {
+namespace signalbox::scheduler_test {
 namespace {
 
 std::vector<TokenId> Tokens(int64_t count, TokenId first = 1) {
@@ -252,4 +252,4 @@ TEST(Scheduler, TenThousandRequests) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::scheduler_test

@@ -13,7 +13,7 @@
 #include "signalbox/engine/reference.h"
 #include "signalbox/model/synth.h"
 
-namespace signalbox {
+namespace signalbox::shapes_test {
 namespace {
 
 const std::string kFolder = std::string(SIGNALBOX_TESTDATA) + "/shapes/";
@@ -70,4 +70,4 @@ TEST_P(Shapes, MatchTheReferenceHoweverThePromptIsCut) {
 INSTANTIATE_TEST_SUITE_P(Models, Shapes, testing::ValuesIn(Cases()));
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::shapes_test

@@ -3,7 +3,7 @@
 // Drafts change how many tokens a step gives, never which.
 #include "signalbox/engine/run_requests_test.h"
 
-namespace signalbox {
+namespace signalbox::speculation_test {
 namespace {
 
 EngineOptions WithDrafts(int drafts, ParallelConfig parallel = {}) {
@@ -101,4 +101,4 @@ TEST(Speculation, LayoutsGiveTheTextOfOneRank) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::speculation_test

@@ -6,7 +6,7 @@
 
 #include "signalbox/engine/run_requests_test.h"
 
-namespace signalbox {
+namespace signalbox::step_bytes_test {
 namespace {
 
 constexpr StepLoad kLoad = {.tokens = 5, .kv_tokens = 100, .sequences = 5};
@@ -61,4 +61,4 @@ RC_GTEST_PROP(StepBytes, ExpertsHitGrowWithTokensUpToAll, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::step_bytes_test

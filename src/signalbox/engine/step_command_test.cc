@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace signalbox {
+namespace signalbox::step_command_test {
 namespace {
 
 const StepCommand kCommand = {.kind = StepCommand::Kind::kDraft,
@@ -54,4 +54,4 @@ TEST(StepCommand, TracesTravel) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::step_command_test

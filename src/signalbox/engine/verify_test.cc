@@ -12,7 +12,7 @@
 #include "signalbox/a2a/contract.h"
 #include "signalbox/plan/faults.h"
 
-namespace signalbox {
+namespace signalbox::verify_test {
 namespace {
 
 const std::string kModels = std::string(SIGNALBOX_SOURCE_DIR) + "/models/";
@@ -199,4 +199,4 @@ TEST(Verify, TheStartupCheckStopsAWrongLayout) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::verify_test

@@ -14,7 +14,7 @@
 #include "signalbox/a2a/oracle.h"
 #include "signalbox/a2a/worklist.h"
 
-namespace signalbox {
+namespace signalbox::delivered_rows_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -312,4 +312,4 @@ RC_GTEST_PROP(DeliveredRowsProperty, GroupedRowsAreTheWorkList, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::delivered_rows_test

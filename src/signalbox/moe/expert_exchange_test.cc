@@ -17,7 +17,7 @@
 #include "signalbox/comm/thread_world.h"
 #include "signalbox/moe/placement.h"
 
-namespace signalbox {
+namespace signalbox::expert_exchange_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -464,4 +464,4 @@ TEST(ExpertExchange, StepsOutOfOrderAreErrors) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::expert_exchange_test

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace signalbox {
+namespace signalbox::expert_runner_test {
 namespace {
 
 constexpr int64_t kHidden = 8;
@@ -98,4 +98,4 @@ TEST(FlatExperts, Idx14ForeignIdsGiveZeros) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::expert_runner_test

@@ -7,7 +7,7 @@
 
 #include <map>
 
-namespace signalbox {
+namespace signalbox::placement_test {
 namespace {
 
 TEST(Placement, RefusalNamesTheRedundancyThatWorks) {
@@ -54,4 +54,4 @@ TEST(Placement, Idx06OneRankExecutes) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::placement_test

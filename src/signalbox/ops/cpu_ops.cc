@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "signalbox/base/check.h"
+#include "signalbox/base/math.h"
 #include "signalbox/base/thread_pool.h"
 #include "signalbox/ops/cpu_kernels.h"
 
@@ -23,10 +24,6 @@ constexpr int64_t kTaskWork = 1 << 17;
 constexpr int64_t kTokenBlock = 96;
 // Queries of an attention task: they share the loads of keys and values.
 constexpr int64_t kQueryBlock = 16;
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // This thread's scratch, kept between calls. The contents do not survive the next call.
 float* Scratch(int64_t floats) {
@@ -385,6 +382,7 @@ void CpuOps::DeltaRule(const DeltaRuleParams& p) {
     const int64_t h = task % heads;
     const int64_t key_head = h / (heads / p.key_heads);
     const SequenceSpan& span = p.sequences[s];
+    if (span.count == 0) return;
     const bool keep = KeepsStates(p.after, span);
     const bool chunked = p.chunked && span.count > 1 && !keep;
     const int64_t state_head = h * p.key_dim * p.value_dim;

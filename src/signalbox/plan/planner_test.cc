@@ -15,7 +15,7 @@
 #include "signalbox/plan/planner_models_test.h"
 #include "signalbox/plan/print.h"
 
-namespace signalbox {
+namespace signalbox::planner_test {
 namespace {
 
 // A case: "case NAME", then "key value" lines and indented steps.
@@ -252,4 +252,4 @@ TEST(Planner, RejectsFactsThatNoModelHas) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::planner_test

@@ -14,7 +14,7 @@
 #include "signalbox/plan/simulate_test.h"
 #include "signalbox/plan/toy_back_ends_test.h"
 
-namespace signalbox {
+namespace signalbox::soundness_test {
 namespace {
 
 using enum Reg;
@@ -388,4 +388,4 @@ RC_GTEST_PROP(Soundness, WhateverTypesComputesWhatOneRankComputes, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::soundness_test

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Kind {
+struct ErrorKind {
   StatusCode code;
   int status;
   const char* type;
@@ -19,7 +19,7 @@ struct Kind {
   int retry_after;
 };
 
-constexpr Kind kKinds[] = {
+constexpr ErrorKind kKinds[] = {
     {StatusCode::kInvalidArgument, 400, "invalid_request_error", "", 0},
     {StatusCode::kNotFound, 404, "invalid_request_error", "not_found", 0},
     {StatusCode::kResourceExhausted, 429, "rate_limit_error", "rate_limit_exceeded", 1},
@@ -28,7 +28,7 @@ constexpr Kind kKinds[] = {
     {StatusCode::kDeadlineExceeded, 503, "unavailable_error", "deadline_exceeded", 5},
     {StatusCode::kRefused, 501, "not_supported_error", "not_supported", 0},
 };
-constexpr Kind kFault = {StatusCode::kInternal, 500, "server_error", "internal_error", 0};
+constexpr ErrorKind kFault = {StatusCode::kInternal, 500, "server_error", "internal_error", 0};
 
 // "top_p", "messages[2].content": what a status says of where may be a field, or a file.
 bool IsField(const std::string& where) {
@@ -54,8 +54,8 @@ std::string ApiError::Body() const {
 
 ApiError ApiErrorOf(const Status& status) {
   const auto* found = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                   [&](const Kind& k) { return k.code == status.code(); });
-  const Kind& kind = found == std::end(kKinds) ? kFault : *found;
+                                   [&](const ErrorKind& k) { return k.code == status.code(); });
+  const ErrorKind& kind = found == std::end(kKinds) ? kFault : *found;
   ApiError error{.status = kind.status,
                  .type = kind.type,
                  .code = kind.name,

@@ -14,7 +14,7 @@
 
 #include "signalbox/server/api_test_util.h"
 
-namespace signalbox {
+namespace signalbox::api_service_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -300,4 +300,4 @@ TEST_F(ApiGrammar, AnAnswerFitsItsSchema) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::api_service_test

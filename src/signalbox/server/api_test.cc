@@ -17,7 +17,7 @@
 
 #include "signalbox/server/api_test_util.h"
 
-namespace signalbox {
+namespace signalbox::api_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -735,4 +735,4 @@ TEST(Api, TokenizersAreThereAndBack) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::api_test

@@ -11,7 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace signalbox {
+namespace signalbox::app_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -499,4 +499,4 @@ TEST(App, PagesOfOtherOriginsAskOnlyWhereAllowed) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::app_test

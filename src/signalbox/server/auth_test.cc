@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-namespace signalbox {
+namespace signalbox::auth_test {
 namespace {
 
 int StatusOf(const AuthOptions& options, Access access, const HttpRequest& request) {
@@ -65,4 +65,4 @@ RC_GTEST_PROP(Auth, SecretsAreComparedWhole, (const std::string& a, const std::s
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::auth_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace signalbox {
+namespace signalbox::expert_load_report_test {
 namespace {
 
 const ExpertLoad kBefore = {
@@ -46,4 +46,4 @@ TEST(ExpertLoadReport, JsonAndCsvHoldEveryNumber) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::expert_load_report_test

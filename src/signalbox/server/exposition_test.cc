@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace signalbox {
+namespace signalbox::exposition_test {
 namespace {
 
 TEST(Exposition, WritesFamiliesAsPrometheusReadsThem) {
@@ -54,4 +54,4 @@ TEST(Exposition, BucketsAreCumulativeAndABoundBelongsToItsBucket) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::exposition_test

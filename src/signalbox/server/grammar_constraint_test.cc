@@ -15,7 +15,7 @@
 
 #include "signalbox/server/service.h"
 
-namespace signalbox {
+namespace signalbox::grammar_constraint_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,8 +58,11 @@ class StructuredOutput : public testing::TestWithParam<const char*> {
                         .chat = chat,
                         .grammar = std::move(grammar)};
     const TextModel& model = service_->model();
-    request.prompt = chat ? model.EncodeChat({{"user", kQuestion}}, thinking)->ids
-                          : *model.EncodePlain("The answer is ");
+    if (chat) {
+      request.prompt = model.EncodeChat({{"user", kQuestion}}, thinking)->ids;
+    } else {
+      request.prompt = *model.EncodePlain("The answer is ");
+    }
     return request;
   }
 
@@ -163,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(Bundled, StructuredOutput,
                          });
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::grammar_constraint_test

@@ -44,9 +44,9 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 using StreamProtocol = asio::generic::stream_protocol;
 
-constexpr asio::as_tuple_t<asio::use_awaitable_t<>> kAwait;
-constexpr size_t kRead = 16 << 10;
-constexpr uint32_t kMaxHeader = 64 << 10;
+constexpr asio::as_tuple_t<asio::use_awaitable_t<>> kAwaitReply;
+constexpr size_t kReadReply = 16 << 10;
+constexpr uint32_t kMaxReplyHeader = 64 << 10;
 
 // Where calls go.
 struct Peer {
@@ -85,7 +85,7 @@ class Call : public std::enable_shared_from_this<Call> {
         socket_(io),
         deadline_(io) {
     parser_.body_limit(boost::none);
-    parser_.header_limit(kMaxHeader);
+    parser_.header_limit(kMaxReplyHeader);
     parser_.eager(true);
     if (call.method == "HEAD") parser_.skip(true);
   }
@@ -132,7 +132,7 @@ class Call : public std::enable_shared_from_this<Call> {
       error_code ignored;
       socket_.close(ignored);
       if (!stopped_.ok()) break;
-      const auto [error] = co_await socket_.async_connect(endpoint, kAwait);
+      const auto [error] = co_await socket_.async_connect(endpoint, kAwaitReply);
       if (!error) co_return OkStatus();
       last = error;
     }
@@ -142,9 +142,10 @@ class Call : public std::enable_shared_from_this<Call> {
   asio::awaitable<Result<HttpResponse>> Talk() {
     if (Status connected = co_await Connect(); !connected.ok()) co_return connected;
     // A server may answer, and close, before it has read everything; what it said is still there.
-    co_await asio::async_write(socket_, asio::buffer(request_), kAwait);
+    co_await asio::async_write(socket_, asio::buffer(request_), kAwaitReply);
     while (!parser_.is_done()) {
-      const auto [error, count] = co_await socket_.async_read_some(buffer_.prepare(kRead), kAwait);
+      const auto [error, count] =
+          co_await socket_.async_read_some(buffer_.prepare(kReadReply), kAwaitReply);
       error_code parsed;
       if (error == asio::error::eof) {
         if (!parser_.is_header_done()) co_return Broken("the answer breaks off");

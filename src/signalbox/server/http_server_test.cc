@@ -19,7 +19,7 @@
 
 #include "signalbox/server/http_client.h"
 
-namespace signalbox {
+namespace signalbox::http_server_test {
 namespace {
 
 using std::chrono::seconds;
@@ -464,4 +464,4 @@ TEST(HttpClient, SaysWhyThereIsNoAnswer) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::http_server_test

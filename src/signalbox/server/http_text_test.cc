@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-namespace signalbox {
+namespace signalbox::http_text_test {
 namespace {
 
 TEST(HttpText, TargetsOfAnyFormGiveAPathAndAQuery) {
@@ -78,4 +78,4 @@ RC_GTEST_PROP(HttpText, DecodingUndoesEncoding, (const std::string& text)) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::http_text_test

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace signalbox {
+namespace signalbox::lifecycle_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -49,4 +49,4 @@ TEST(Lifecycle, OnlyReadyTakesRequestsAndDrainingIsForGood) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::lifecycle_test

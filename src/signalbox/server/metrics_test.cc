@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-namespace signalbox {
+namespace signalbox::metrics_test {
 namespace {
 
 const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
@@ -356,4 +356,4 @@ TEST(Metrics, CountersAgreeWithWhatClientsAreTold) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::metrics_test

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace signalbox {
+namespace signalbox::page_test {
 namespace {
 
 using ::testing::EndsWith;
@@ -42,4 +42,4 @@ TEST(Page, PolicyAllowsItsOwnPartsByHash) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::page_test

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace signalbox {
+namespace signalbox::request_log_test {
 namespace {
 
 // What was written to the log.
@@ -126,4 +126,4 @@ TEST(RequestLog, OneThatWasRefusedHasAnErrorAndNoNumbers) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::request_log_test

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace signalbox {
+namespace signalbox::sampling_defaults_test {
 namespace {
 
 Result<SamplingParams> Read(const std::string& text) {
@@ -46,4 +46,4 @@ TEST(SamplingDefaults, WrongValuesAreTheModelsFault) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::sampling_defaults_test

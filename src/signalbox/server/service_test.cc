@@ -7,7 +7,7 @@
 #include <future>
 #include <random>
 
-namespace signalbox {
+namespace signalbox::service_test {
 namespace {
 
 const std::string kTiny = std::string(SIGNALBOX_SOURCE_DIR) + "/models/tiny-qwen3.5-moe-mxfp4";
@@ -209,4 +209,4 @@ TEST(Service, RandomCallers) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::service_test

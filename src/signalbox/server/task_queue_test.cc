@@ -5,7 +5,7 @@
 
 #include <future>
 
-namespace signalbox {
+namespace signalbox::task_queue_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -43,4 +43,4 @@ TEST(TaskQueue, WhatHasNotBegunIsDropped) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::task_queue_test

@@ -9,7 +9,7 @@
 
 #include "signalbox/server/service.h"
 
-namespace signalbox {
+namespace signalbox::text_model_test {
 namespace {
 
 std::unique_ptr<Service> Loaded(int drafts) {
@@ -128,4 +128,4 @@ TEST(TextModel, StopsOutOfTheirLimitsAreRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::text_model_test

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "signalbox/base/math.h"
 #include "signalbox/base/text_util.h"
 #include "signalbox/tensor/dtype.h"
 
@@ -19,10 +20,6 @@ namespace {
 
 constexpr std::string_view kWrongModel = "check that config.json belongs to these weights";
 constexpr std::array<std::string_view, 4> kSuffixes = {"", "_packed", "_scale", "_scale_inv"};
-
-int64_t CeilDiv(int64_t n, int64_t d) {
-  return n / d + (n % d != 0 ? 1 : 0);
-}
 
 std::string Place(const TensorRef& ref) {
   return ref.file->path() + ", tensor " + Quoted(ref.name());

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "signalbox/base/check.h"
+#include "signalbox/base/math.h"
 #include "signalbox/tensor/dtype.h"
 
 namespace signalbox {
@@ -17,10 +18,6 @@ T Load(const std::byte* p, int64_t index) {
   T value;
   std::memcpy(&value, p + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
   return value;
-}
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 Status BadCut(const MatrixView& w, std::string_view axis, int64_t begin, int64_t end,

@@ -10,16 +10,13 @@
 #include <cstring>
 #include <vector>
 
+#include "signalbox/base/math.h"
 #include "signalbox/tensor/dtype.h"
 
 namespace signalbox {
 namespace {
 
 using ::testing::HasSubstr;
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // A matrix of bytes that follow from their position, with its own storage; every format reads them.
 struct Stored {

@@ -16,7 +16,7 @@
 #include "signalbox/text/answer_stream.h"
 #include "signalbox/text/output_parser.h"
 
-namespace signalbox {
+namespace signalbox::answer_grammar_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST_F(AnswerGrammarTest, AFormatWithoutItsTokensIsRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::answer_grammar_test

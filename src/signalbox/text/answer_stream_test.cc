@@ -33,6 +33,9 @@ void PrintTo(const Answer& answer, std::ostream* out) {
   *out << ", stop '" << answer.stop << "'";
 }
 
+}  // namespace signalbox
+
+namespace signalbox::answer_stream_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -424,4 +427,4 @@ TEST(AnswerStreamTest, StopsOutOfTheirLimitsAreRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::answer_stream_test

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace signalbox {
+namespace signalbox::bpe_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST(PairTableTest, GrowsAndReplaces) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::bpe_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace signalbox {
+namespace signalbox::call_grammar_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -150,4 +150,4 @@ TEST_F(CallGrammarTest, WhatCannotBeEnforcedIsRefused) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::call_grammar_test

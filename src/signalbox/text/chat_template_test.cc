@@ -8,7 +8,7 @@
 
 #include <fstream>
 
-namespace signalbox {
+namespace signalbox::chat_template_test {
 namespace {
 
 using testing::ElementsAre;
@@ -186,4 +186,4 @@ RC_GTEST_PROP(ChatTemplate, ForgedTurnsChangeNothingTrusted, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::chat_template_test

@@ -19,7 +19,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-namespace signalbox {
+namespace signalbox::grammar_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -458,4 +458,4 @@ TEST(GrammarWithoutLibrary, SaysHowToGetIt) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::grammar_test

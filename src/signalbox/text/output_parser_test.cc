@@ -22,6 +22,7 @@
 #include "signalbox/text/xtml_format.h"
 
 namespace signalbox {
+
 void PrintTo(const OutputEvent& event, std::ostream* out) {
   *out << static_cast<int>(event.kind) << " '" << event.text << "' " << event.call;
 }
@@ -30,6 +31,9 @@ void PrintTo(const ParsedOutput& output, std::ostream* out) {
   for (const ToolCall& call : output.calls) *out << ", " << call.name << " " << call.arguments;
 }
 
+}  // namespace signalbox
+
+namespace signalbox::output_parser_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -362,4 +366,4 @@ TEST(OutputParser, TypesOfParameters) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::output_parser_test

@@ -10,7 +10,7 @@
 
 #include "signalbox/base/text_util.h"
 
-namespace signalbox {
+namespace signalbox::pretokenizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -139,4 +139,4 @@ RC_GTEST_PROP(PretokenizerTest, PiecesMakeTheText, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::pretokenizer_test

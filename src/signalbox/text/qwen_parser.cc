@@ -8,7 +8,7 @@
 namespace signalbox {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kBlanks = " \t\r\n";
 constexpr std::string_view kOpenCall = "<tool_call>";
 constexpr std::string_view kCloseCall = "</tool_call>";
 
@@ -83,7 +83,7 @@ void QwenParser::Begin(Place place, bool keep_space) {
 }
 
 void QwenParser::Emit(std::string_view text, OutputEvents& events) {
-  const size_t last = text.find_last_not_of(kSpace);
+  const size_t last = text.find_last_not_of(kBlanks);
   if (last == std::string_view::npos) {
     space_ += text;
     return;
@@ -91,7 +91,7 @@ void QwenParser::Emit(std::string_view text, OutputEvents& events) {
   std::string_view shown = text.substr(0, last + 1);
   if (!begun_ && !keep_space_) {
     space_.clear();
-    shown.remove_prefix(shown.find_first_not_of(kSpace));
+    shown.remove_prefix(shown.find_first_not_of(kBlanks));
   }
   std::string out = std::exchange(space_, std::string(text.substr(last + 1))) + std::string(shown);
   begun_ = true;

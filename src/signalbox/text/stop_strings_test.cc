@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace signalbox {
+namespace signalbox::stop_strings_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -117,4 +117,4 @@ RC_GTEST_PROP(StopStringsTest, FindsTheFirstHoweverTheTextIsCut, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::stop_strings_test

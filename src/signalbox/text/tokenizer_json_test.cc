@@ -10,7 +10,7 @@
 
 #include "signalbox/base/json_util.h"
 
-namespace signalbox {
+namespace signalbox::tokenizer_json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(TokenizerJsonTest, AnAddedTokenThatIgnoreMergesWouldReach) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::tokenizer_json_test

@@ -18,7 +18,7 @@
 #include "signalbox/base/json_util.h"
 #include "signalbox/text/detokenizer.h"
 
-namespace signalbox {
+namespace signalbox::tokenizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -295,4 +295,4 @@ TEST(TokenizerTest, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::tokenizer_test

@@ -41,14 +41,14 @@ constexpr const char* kKimiPattern =
     R"((?:(?!\p{sc:Han})[\p{Ll}\p{Lm}\p{Lo}\p{M}])*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-Status Unreadable(std::string where, std::string_view found, std::string expected) {
+Status NotTiktoken(std::string where, std::string_view found, std::string expected) {
   return BadCheckpoint({.what = "a tokenizer of a kind that is not supported",
                         .where = std::move(where),
                         .found = Quoted(found),
                         .expected = std::move(expected)});
 }
 
-std::string Shown(const Json& value) {
+std::string ShownJson(const Json& value) {
   return value.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
@@ -89,8 +89,8 @@ using Ranks = std::unordered_map<std::string_view, TokenId>;  // keys point into
 // Fills spec.vocab and spec.byte_tokens.
 Result<Ranks> ParseRanks(std::string_view text, TokenizerSpec& spec) {
   if (text.size() > kMaxFileBytes) {
-    return Unreadable(kRanks, fmt::format("{} bytes", text.size()),
-                      fmt::format("at most {} bytes", kMaxFileBytes));
+    return NotTiktoken(kRanks, fmt::format("{} bytes", text.size()),
+                       fmt::format("at most {} bytes", kMaxFileBytes));
   }
   const size_t lines = (text.size() + 1) / 7;  // "IQ== 0" and a newline at least
   spec.vocab.resize(lines);
@@ -105,10 +105,10 @@ Result<Ranks> ParseRanks(std::string_view text, TokenizerSpec& spec) {
     const auto rank = ToId(line.substr(std::min(space + 1, line.size())));
     if (!bytes || bytes->empty() || bytes->size() > kMaxTokenBytes || !rank ||
         static_cast<size_t>(*rank) >= lines || !spec.vocab[static_cast<size_t>(*rank)].empty()) {
-      return Unreadable(fmt::format("{}, line {}", kRanks, number), line,
-                        fmt::format("base64 of 1 to {} bytes, a space and a rank, the ranks being "
-                                    "0 to N-1, each once",
-                                    kMaxTokenBytes));
+      return NotTiktoken(fmt::format("{}, line {}", kRanks, number), line,
+                         fmt::format("base64 of 1 to {} bytes, a space and a rank, the ranks being "
+                                     "0 to N-1, each once",
+                                     kMaxTokenBytes));
     }
     spec.vocab[static_cast<size_t>(*rank)] = *std::move(bytes);
     ++count;
@@ -119,15 +119,15 @@ Result<Ranks> ParseRanks(std::string_view text, TokenizerSpec& spec) {
   for (size_t id = 0; id < count; ++id) {
     const std::string& bytes = spec.vocab[id];
     if (bytes.empty() || !ranks.emplace(bytes, static_cast<TokenId>(id)).second) {
-      return Unreadable(kRanks, fmt::format("rank {}", id),
-                        "ranks 0 to N-1, each with bytes of its own");
+      return NotTiktoken(kRanks, fmt::format("rank {}", id),
+                         "ranks 0 to N-1, each with bytes of its own");
     }
   }
   for (int byte = 0; byte < 256; ++byte) {
     const auto found = ranks.find(std::string(1, static_cast<char>(byte)));
     if (found == ranks.end()) {
-      return Unreadable(kRanks, fmt::format("no token for byte {:#04x}", byte),
-                        "a token for every byte");
+      return NotTiktoken(kRanks, fmt::format("no token for byte {:#04x}", byte),
+                         "a token for every byte");
     }
     spec.byte_tokens[static_cast<size_t>(byte)] = found->second;
   }
@@ -153,19 +153,19 @@ void AddMerges(const Ranks& ranks, TokenizerSpec& spec) {
 
 Result<AddedToken> ParseAdded(const std::string& key, const Json& json) {
   const std::string where = fmt::format("{}, {}", kNames, Quoted(key));
-  if (!json.is_object()) return Unreadable(where, Shown(json), "an object");
+  if (!json.is_object()) return NotTiktoken(where, ShownJson(json), "an object");
   const auto content = json.find("content");
   const auto special = json.find("special");
   const auto* text = content == json.end() ? nullptr : content->get_ptr<const std::string*>();
   if (text == nullptr || text->empty() || text->size() > AddedTokenMatcher::kMaxBytes) {
-    return Unreadable(where, Shown(json),
-                      fmt::format("content of 1 to {} bytes", AddedTokenMatcher::kMaxBytes));
+    return NotTiktoken(where, ShownJson(json),
+                       fmt::format("content of 1 to {} bytes", AddedTokenMatcher::kMaxBytes));
   }
   if (special != json.end() && !special->is_boolean()) {
-    return Unreadable(where, Shown(json), "special as true or false");
+    return NotTiktoken(where, ShownJson(json), "special as true or false");
   }
   const auto id = ToId(key);
-  if (!id) return Unreadable(where, key, "a token id");
+  if (!id) return NotTiktoken(where, key, "a token id");
   return AddedToken{.content = *text,
                     .id = *id,
                     .special = special != json.end() && special->get<bool>(),
@@ -175,7 +175,7 @@ Result<AddedToken> ParseAdded(const std::string& key, const Json& json) {
 Status AddControlTokens(const Json& config, TokenizerSpec& spec) {
   const auto list = config.find("added_tokens_decoder");
   if (list == config.end() || !list->is_object()) {
-    return Unreadable(kNames, "nothing", "an object of id to token");
+    return NotTiktoken(kNames, "nothing", "an object of id to token");
   }
   const auto first = static_cast<TokenId>(spec.vocab.size());
   std::map<TokenId, AddedToken> named;
@@ -186,9 +186,9 @@ Status AddControlTokens(const Json& config, TokenizerSpec& spec) {
     const bool in_range = id >= first && id - first < kMaxControlTokens;
     if (!in_range || !ids.emplace(token.content, id).second ||
         !named.emplace(id, std::move(token)).second) {
-      return Unreadable(kNames, key,
-                        fmt::format("one id for a token and one token for an id, of {} to {}",
-                                    first, first + kMaxControlTokens - 1));
+      return NotTiktoken(kNames, key,
+                         fmt::format("one id for a token and one token for an id, of {} to {}",
+                                     first, first + kMaxControlTokens - 1));
     }
   }
   if (named.empty()) return OkStatus();
@@ -199,7 +199,7 @@ Status AddControlTokens(const Json& config, TokenizerSpec& spec) {
     }
     std::string content = fmt::format("<|reserved_token_{}|>", id);
     if (!ids.emplace(content, id).second) {
-      return Unreadable(kNames, content, "no name that the ids without a name have");
+      return NotTiktoken(kNames, content, "no name that the ids without a name have");
     }
     spec.added.push_back(
         {.content = std::move(content), .id = id, .special = true, .normalized = false});
@@ -212,9 +212,9 @@ Status AddControlTokens(const Json& config, TokenizerSpec& spec) {
 Result<TokenizerSpec> ParseTiktoken(std::string_view ranks, const Json& config) {
   const auto name = config.is_object() ? config.find("tokenizer_class") : config.end();
   if (name == config.end() || *name != "TikTokenTokenizer") {
-    return Unreadable("tokenizer_config.json, tokenizer_class",
-                      name == config.end() ? "nothing" : Shown(*name),
-                      "TikTokenTokenizer, whose pattern is known");
+    return NotTiktoken("tokenizer_config.json, tokenizer_class",
+                       name == config.end() ? "nothing" : ShownJson(*name),
+                       "TikTokenTokenizer, whose pattern is known");
   }
   TokenizerSpec spec;
   SB_ASSIGN_OR_RETURN(const Ranks ids, ParseRanks(ranks, spec));

@@ -17,7 +17,7 @@
 
 #include "signalbox/base/json_util.h"
 
-namespace signalbox {
+namespace signalbox::tokenizer_tiktoken_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -286,4 +286,4 @@ TEST(TiktokenTest, ATextWithoutEndIsLinear) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::tokenizer_tiktoken_test

@@ -14,7 +14,7 @@
 
 #include "signalbox/base/json_util.h"
 
-namespace signalbox {
+namespace signalbox::unicode_test {
 namespace {
 
 std::string Utf8(utf8proc_int32_t code_point) {
@@ -142,4 +142,4 @@ TEST(ToNfcTest, AMegabyteOfMarksInTheWrongOrder) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::unicode_test

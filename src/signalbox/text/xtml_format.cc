@@ -77,14 +77,14 @@ Status Refusal(std::string where, std::string what, std::string expected) {
       {.what = std::move(what), .where = std::move(where), .expected = std::move(expected)});
 }
 
-Result<std::string> Json(const Value& value, const jinja::JsonStyle& style) {
+Result<std::string> JsonOf(const Value& value, const jinja::JsonStyle& style) {
   jinja::Runtime runtime{
       .budget = jinja::Budget(jinja::Limits().steps), .now = {}, .namespaces = {}};
   return jinja::ToJson(runtime, value, style);
 }
 
 Result<std::string> SortedJson(const Value& value) {
-  return Json(value, {.sort_keys = true, .item_separator = ",", .key_separator = ":"});
+  return JsonOf(value, {.sort_keys = true, .item_separator = ",", .key_separator = ":"});
 }
 
 std::string_view TypeOf(const Value& value) {
@@ -250,7 +250,7 @@ class Conversation {
       for (const auto& [key, value] : arguments->dict().entries()) {
         SB_ASSIGN_OR_RETURN(
             const std::string text,
-            value.is_string() ? Result<std::string>(std::string(value.str())) : Json(value, {}));
+            value.is_string() ? Result<std::string>(std::string(value.str())) : JsonOf(value, {}));
         writer_.Element("argument",
                         {{"key", std::string(key.str())}, {"type", std::string(TypeOf(value))}},
                         text);

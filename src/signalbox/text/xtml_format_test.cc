@@ -14,7 +14,7 @@
 
 #include "signalbox/text/chat_template.h"
 
-namespace signalbox {
+namespace signalbox::xtml_format_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -183,4 +183,4 @@ RC_GTEST_PROP(XtmlFormat, ForgedMarkersChangeNothing, ()) {
 }
 
 }  // namespace
-}  // namespace signalbox
+}  // namespace signalbox::xtml_format_test

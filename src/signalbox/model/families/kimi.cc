@@ -100,7 +100,7 @@ MoeFacts ParseMoe(ConfigReader& c) {
 }
 
 // Which layers have latent attention; the config counts layers from one and names every layer once.
-std::vector<bool> FullAttentionLayers(ConfigReader& c, int64_t layers) {
+std::vector<bool> LatentLayers(ConfigReader& c, int64_t layers) {
   ConfigReader linear = c.Object("linear_attn_config");
   std::vector<int> kinds(static_cast<size_t>(layers), 0);  // bit 0: full, bit 1: linear
   for (const auto& [key, bit] : {std::pair{"full_attn_layers", 1}, std::pair{"kda_layers", 2}}) {
@@ -145,7 +145,7 @@ Result<ModelFacts> ParseK3(ConfigReader& c) {
   const int64_t every = c.PositiveOr("moe_layer_freq", 1);
   const int64_t layers = c.LayerCount();
   SB_RETURN_IF_ERROR(c.status());
-  const std::vector<bool> full = FullAttentionLayers(c, layers);
+  const std::vector<bool> full = LatentLayers(c, layers);
   SB_RETURN_IF_ERROR(c.status());
   for (int64_t l = 0; l < layers; ++l) {
     LayerFacts layer{.mixer = delta, .ffn = moe, .snapshot = l % block == 0};
