@@ -8,6 +8,7 @@
 // clang-format off
 #include "signalbox/ops/cpu_math_impl.h"
 #include "signalbox/ops/cpu_matmul_impl.h"
+#include "signalbox/ops/cpu_int8_impl.h"
 #include "signalbox/ops/cpu_rows_impl.h"
 #include "signalbox/ops/cpu_attention_impl.h"
 #include "signalbox/ops/cpu_delta_impl.h"
@@ -18,6 +19,8 @@ namespace signalbox {
 const CpuKernels& Avx2Kernels() {
   static constexpr CpuKernels kKernels = {
       .mat_mul = MatMul,
+      .quantise = Quantise,
+      .mat_mul_int8 = Int8MatMul,
       .mat_mul_transposed = MatMulTransposed,
       .decode_row = DecodeRow,
       .load_floats = LoadNumbers,

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "signalbox/ops/int8.h"
 #include "signalbox/ops/ops.h"
 #include "signalbox/tensor/matrix.h"
 
@@ -40,6 +41,26 @@ struct MatMulTask {
   float* y;           // [tokens, row_end - row_begin]
   int64_t y_stride;
   float* tile;  // scratch of TileFloats(w->cols)
+};
+
+// Floats of Int8MatMulTask::tile for `cols` columns: kTileRows of bytes and scales, and what
+// aligning them takes.
+static constexpr int64_t Int8TileFloats(int64_t cols) {
+  return kTileRows * (cols / 4 + cols / kMxBlock + 1);
+}
+
+// y[t, r - row_begin] for all tokens and rows [row_begin, row_end) of an MXFP4 matrix: Int8Dot(),
+// which it equals in bits.
+struct Int8MatMulTask {
+  const Int8Block* x;  // [tokens, w->cols / 32]
+  int64_t x_stride;    // in blocks
+  int64_t tokens;
+  const MatrixView* w;
+  int64_t row_begin;
+  int64_t row_end;
+  float* y;  // [tokens, row_end - row_begin]
+  int64_t y_stride;
+  float* tile;  // scratch of Int8TileFloats(w->cols)
 };
 
 // Keys that attention takes at a time; blocks begin at absolute positions that are multiples of it.
@@ -126,6 +147,9 @@ struct DeltaRuleTask {
 
 struct CpuKernels {
   void (*mat_mul)(const MatMulTask& task);
+  // QuantiseRow(), which it equals in bits.
+  void (*quantise)(const float* x, int64_t cols, Int8Block* out);
+  void (*mat_mul_int8)(const Int8MatMulTask& task);
   // y[t, i] = sum_r x[t, r - row_begin] * w[r, i] over the task's rows: x [tokens, rows of the
   // task], y [tokens, w->cols].
   void (*mat_mul_transposed)(const MatMulTask& task);
@@ -157,8 +181,9 @@ struct CpuKernels {
 
 const CpuKernels& PortableKernels();
 #if defined(__x86_64__)
-const CpuKernels& Avx2Kernels();    // needs AVX2, FMA, F16C
-const CpuKernels& Avx512Kernels();  // needs AVX-512 F, BW, VL, DQ and the above
+const CpuKernels& Avx2Kernels();        // needs AVX2, FMA, F16C
+const CpuKernels& Avx512Kernels();      // needs AVX-512 F, BW, VL, DQ and the above
+const CpuKernels& Avx512VnniKernels();  // needs AVX-512 VNNI and the above
 #endif
 
 }  // namespace signalbox

@@ -4,12 +4,7 @@
 // that instruction set only.
 #pragma once
 
-// Complete unrolling keeps arrays of Vec in registers.
-#if defined(__clang__)
-#define SB_UNROLL _Pragma("unroll")
-#else
-#define SB_UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "signalbox/ops/unroll.h"
 
 namespace signalbox {
 namespace {

@@ -32,6 +32,15 @@ float* Scratch(int64_t floats) {
   return buffer.data();
 }
 
+// Rows that a task rounds to int8, and what a number of them costs, in multiply-adds.
+constexpr int64_t kQuantiseRows = 8;
+constexpr int64_t kQuantiseWork = 16;
+
+// Floats of the tile of a product by an expert's matrix, however it is computed.
+int64_t ExpertTileFloats(int64_t cols) {
+  return std::max(TileFloats(cols), Int8TileFloats(cols));
+}
+
 // Rows of a task whose one row costs `row_work`: whole tiles, unless the matrix is smaller.
 int64_t RowsPerTask(int64_t row_work, int64_t rows) {
   const int64_t wanted = std::min(kTaskWork / std::max<int64_t>(row_work, 1), rows);
@@ -256,8 +265,19 @@ class CpuOps final : public Ops {
   };
   static void AddExpertTasks(int64_t expert, int64_t first, int64_t tokens, int64_t rows,
                              int64_t row_work, std::vector<ExpertTask>& tasks);
-  void GateAndUp(const GroupedMlpParams& p, const ExpertTask& task, float* hidden,
-                 int64_t hidden_stride);
+  // Rows that GroupedMlp multiplies; with int8, quantised_ holds them too.
+  struct ExpertInput {
+    const float* rows;  // [rows, stride]
+    int64_t stride;
+    bool int8 = false;
+    int64_t int8_stride = 0;  // in blocks
+  };
+  void Project(const ExpertInput& x, const ExpertTask& task, const MatrixView& w, float* y,
+               int64_t y_stride, float* tile);
+  void GateAndUp(const GroupedMlpParams& p, const ExpertInput& x, const ExpertTask& task,
+                 float* hidden, int64_t hidden_stride);
+  template <typename Cols>
+  void QuantiseInput(const GroupedMlpParams& p, ExpertInput& x, Cols cols);
 
   Isa isa_;
   const CpuKernels& kernels_;
@@ -266,6 +286,8 @@ class CpuOps final : public Ops {
   std::vector<float> hidden_;
   std::vector<ExpertTask> up_tasks_;
   std::vector<ExpertTask> down_tasks_;
+  std::vector<Int8Block> quantised_;
+  std::vector<ExpertTask> row_tasks_;
 };
 
 // ---- Attention
@@ -424,33 +446,81 @@ void CpuOps::AddExpertTasks(int64_t expert, int64_t first, int64_t tokens, int64
   }
 }
 
+// y [tokens, y_stride] = rows [task.begin, task.end) of w times the task's tokens of x.
+void CpuOps::Project(const ExpertInput& x, const ExpertTask& task, const MatrixView& w, float* y,
+                     int64_t y_stride, float* tile) {
+  if (x.int8 && w.format == WeightFormat::kMxfp4) {
+    const int64_t stride = x.int8_stride;
+    kernels_.mat_mul_int8({.x = quantised_.data() + task.token * stride,
+                           .x_stride = stride,
+                           .tokens = task.tokens,
+                           .w = &w,
+                           .row_begin = task.begin,
+                           .row_end = task.end,
+                           .y = y,
+                           .y_stride = y_stride,
+                           .tile = tile});
+    return;
+  }
+  kernels_.mat_mul({.x = x.rows + task.token * x.stride,
+                    .x_stride = x.stride,
+                    .tokens = task.tokens,
+                    .w = &w,
+                    .row_begin = task.begin,
+                    .row_end = task.end,
+                    .bias = nullptr,
+                    .y = y,
+                    .y_stride = y_stride,
+                    .tile = tile});
+}
+
 // hidden[t, begin .. end) = activation(gate x, up x)
-void CpuOps::GateAndUp(const GroupedMlpParams& p, const ExpertTask& task, float* hidden,
-                       int64_t hidden_stride) {
+void CpuOps::GateAndUp(const GroupedMlpParams& p, const ExpertInput& x, const ExpertTask& task,
+                       float* hidden, int64_t hidden_stride) {
   const ExpertWeights& w = p.experts[task.expert];
   const int64_t rows = task.end - task.begin;
-  float* tile = Scratch(TileFloats(w.gate.cols) + task.tokens * rows);
-  float* gate = tile + TileFloats(w.gate.cols);  // [tokens, rows]
+  const int64_t tile_floats = ExpertTileFloats(w.gate.cols);
+  float* tile = Scratch(tile_floats + task.tokens * rows);
+  float* gate = tile + tile_floats;  // [tokens, rows]
   float* up = hidden + task.token * hidden_stride + task.begin;
-  MatMulTask args = {.x = p.x + task.token * p.x_stride,
-                     .x_stride = p.x_stride,
-                     .tokens = task.tokens,
-                     .w = &w.gate,
-                     .row_begin = task.begin,
-                     .row_end = task.end,
-                     .bias = nullptr,
-                     .y = gate,
-                     .y_stride = rows,
-                     .tile = tile};
-  kernels_.mat_mul(args);
-  args.w = &w.up;
-  args.y = up;
-  args.y_stride = hidden_stride;
-  kernels_.mat_mul(args);
+  Project(x, task, w.gate, gate, rows, tile);
+  Project(x, task, w.up, up, hidden_stride, tile);
   for (int64_t t = 0; t < task.tokens; ++t) {
     float* row = up + t * hidden_stride;
     kernels_.glu(p.activation, gate + t * rows, row, rows, row);
   }
+}
+
+// Rounds the first cols(w) numbers of every row of x for which that is positive: once a row,
+// however many tasks read it.
+template <typename Cols>
+void CpuOps::QuantiseInput(const GroupedMlpParams& p, ExpertInput& x, Cols cols) {
+  int64_t widest = 0;
+  int64_t work = 0;
+  row_tasks_.clear();
+  for (size_t e = 0; e < p.experts.size(); ++e) {
+    const int64_t tokens = p.offsets[e + 1] - p.offsets[e];
+    const int64_t width = tokens == 0 ? 0 : cols(p.experts[e]);
+    widest = std::max(widest, width);
+    work += tokens * width * kQuantiseWork;
+    for (int64_t token = 0; width > 0 && token < tokens; token += kQuantiseRows) {
+      row_tasks_.push_back({.expert = static_cast<int64_t>(e),
+                            .token = p.offsets[e] + token,
+                            .tokens = std::min(kQuantiseRows, tokens - token),
+                            .begin = 0,
+                            .end = width});
+    }
+  }
+  x.int8 = true;
+  x.int8_stride = widest / kMxBlock;
+  const auto blocks = static_cast<size_t>(p.offsets[p.experts.size()] * x.int8_stride);
+  if (quantised_.size() < blocks) quantised_.resize(blocks);
+  ForTasks(static_cast<int64_t>(row_tasks_.size()), work, [&](int64_t i) {
+    const ExpertTask& task = row_tasks_[i];
+    for (int64_t t = task.token; t < task.token + task.tokens; ++t) {
+      kernels_.quantise(x.rows + t * x.stride, task.end, quantised_.data() + t * x.int8_stride);
+    }
+  });
 }
 
 void CpuOps::GroupedMlp(const GroupedMlpParams& p) {
@@ -470,24 +540,28 @@ void CpuOps::GroupedMlp(const GroupedMlpParams& p) {
     work += tokens * w.gate.rows * (2 * w.gate.cols + w.down.rows);
   }
   if (up_tasks_.empty()) return;
+  const bool int8 = p.precision == ActivationPrecision::kInt8;
+  const auto packed_cols = [](const MatrixView& w) {
+    return w.format == WeightFormat::kMxfp4 ? w.cols : 0;
+  };
   const int64_t rows = p.offsets[p.experts.size()];
   if (static_cast<int64_t>(hidden_.size()) < rows * inner) hidden_.resize(rows * inner);
   float* hidden = hidden_.data();
+  ExpertInput x = {.rows = p.x, .stride = p.x_stride};
+  if (int8) {
+    QuantiseInput(p, x, [&](const ExpertWeights& w) {
+      return std::max(packed_cols(w.gate), packed_cols(w.up));
+    });
+  }
   ForTasks(static_cast<int64_t>(up_tasks_.size()), work,
-           [&](int64_t i) { GateAndUp(p, up_tasks_[i], hidden, inner); });
+           [&](int64_t i) { GateAndUp(p, x, up_tasks_[i], hidden, inner); });
+  ExpertInput down_x = {.rows = hidden, .stride = inner};
+  if (int8) QuantiseInput(p, down_x, [&](const ExpertWeights& w) { return packed_cols(w.down); });
   ForTasks(static_cast<int64_t>(down_tasks_.size()), work, [&](int64_t i) {
     const ExpertTask& task = down_tasks_[i];
     const MatrixView& down = p.experts[task.expert].down;
-    kernels_.mat_mul({.x = hidden + task.token * inner,
-                      .x_stride = inner,
-                      .tokens = task.tokens,
-                      .w = &down,
-                      .row_begin = task.begin,
-                      .row_end = task.end,
-                      .bias = nullptr,
-                      .y = p.y + task.token * p.y_stride + task.begin,
-                      .y_stride = p.y_stride,
-                      .tile = Scratch(TileFloats(down.cols))});
+    Project(down_x, task, down, p.y + task.token * p.y_stride + task.begin, p.y_stride,
+            Scratch(ExpertTileFloats(down.cols)));
   });
 }
 
@@ -498,6 +572,8 @@ const CpuKernels& KernelsOf(Isa isa) {
       return Avx2Kernels();
     case Isa::kAvx512:
       return Avx512Kernels();
+    case Isa::kAvx512Vnni:
+      return Avx512VnniKernels();
 #endif
     default:
       return PortableKernels();

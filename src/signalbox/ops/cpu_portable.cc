@@ -7,6 +7,7 @@
 // clang-format off
 #include "signalbox/ops/cpu_math_impl.h"
 #include "signalbox/ops/cpu_matmul_impl.h"
+#include "signalbox/ops/cpu_int8_impl.h"
 #include "signalbox/ops/cpu_rows_impl.h"
 #include "signalbox/ops/cpu_attention_impl.h"
 #include "signalbox/ops/cpu_delta_impl.h"
@@ -17,6 +18,8 @@ namespace signalbox {
 const CpuKernels& PortableKernels() {
   static constexpr CpuKernels kKernels = {
       .mat_mul = MatMul,
+      .quantise = Quantise,
+      .mat_mul_int8 = Int8MatMul,
       .mat_mul_transposed = MatMulTransposed,
       .decode_row = DecodeRow,
       .load_floats = LoadNumbers,

@@ -27,11 +27,18 @@ bool HasAvx512() {
   return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+bool HasAvx512Vnni() {
+  return HasAvx512() && __builtin_cpu_supports("avx512vnni");
+}
 #else
 bool HasAvx2() {
   return false;
 }
 bool HasAvx512() {
+  return false;
+}
+bool HasAvx512Vnni() {
   return false;
 }
 #endif
@@ -46,6 +53,8 @@ std::string_view ToString(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512vnni";
   }
   return "unknown";
 }
@@ -58,12 +67,14 @@ bool IsaAvailable(Isa isa) {
       return HasAvx2();
     case Isa::kAvx512:
       return HasAvx512();
+    case Isa::kAvx512Vnni:
+      return HasAvx512Vnni();
   }
   return false;
 }
 
 Isa DetectIsa() {
-  for (const Isa isa : {Isa::kAvx512, Isa::kAvx2}) {
+  for (const Isa isa : {Isa::kAvx512Vnni, Isa::kAvx512, Isa::kAvx2}) {
     if (IsaAvailable(isa)) return isa;
   }
   return Isa::kPortable;

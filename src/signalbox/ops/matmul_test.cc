@@ -442,7 +442,7 @@ TEST(MakeCpuOps, RefusesWhatItCannotRun) {
   EXPECT_EQ(MakeCpuOps({.threads = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(IsaAvailable(Isa::kPortable));
   EXPECT_TRUE(IsaAvailable(DetectIsa()));
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     EXPECT_EQ(MakeCpuOps({.isa = isa}).ok(), IsaAvailable(isa));
   }
   EXPECT_EQ((*MakeCpuOps({.isa = Isa::kPortable}))->name(), "cpu portable");

@@ -261,6 +261,13 @@ struct ExpertWeights {
   MatrixView down;  // [out, inner]
 };
 
+// What a product makes of its activations first.
+//   kFloat  nothing
+//   kInt8   where the weights are MXFP4, rounds them to int8 with a scale per 32 columns (int8.h):
+//           faster, and the same bits on every instruction set; other weights as with kFloat
+enum class ActivationPrecision : uint8_t { kFloat, kInt8 };
+std::string_view ToString(ActivationPrecision precision);
+
 // Gated MLPs over rows already grouped by expert: y = down(activation(gate x, up x)) for rows
 // [offsets[e], offsets[e+1]). No router weight is applied. The weights of an expert without rows
 // are not touched.
@@ -270,6 +277,8 @@ struct GroupedMlpParams {
   std::span<const int64_t> offsets;  // [experts + 1]
   std::span<const ExpertWeights> experts;
   Activation activation;
+  // Of x for gate and up, and of the hidden rows for down.
+  ActivationPrecision precision = ActivationPrecision::kFloat;
   float* y;  // [rows, out]
   int64_t y_stride;
 };
@@ -326,7 +335,8 @@ class Ops {
 // long.
 std::unique_ptr<Ops> MakeReferenceOps();
 
-enum class Isa : uint8_t { kPortable, kAvx2, kAvx512 };
+enum class Isa : uint8_t { kPortable, kAvx2, kAvx512, kAvx512Vnni };
+inline constexpr Isa kAllIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni};
 std::string_view ToString(Isa isa);
 // The processor has it and the operating system saves its registers.
 bool IsaAvailable(Isa isa);

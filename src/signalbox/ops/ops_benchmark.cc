@@ -82,7 +82,8 @@ void MatMul(benchmark::State& state, Isa isa, int threads, WeightFormat format, 
 
 // MXFP4 experts with `tokens` rows each.
 void GroupedMlp(benchmark::State& state, Isa isa, int threads, int64_t experts, int64_t tokens,
-                int64_t hidden, int64_t inner) {
+                int64_t hidden, int64_t inner,
+                ActivationPrecision precision = ActivationPrecision::kFloat) {
   const auto ops = Make(isa, threads);
   std::vector<Weight> storage;
   for (int64_t e = 0; e < experts; ++e) {
@@ -105,6 +106,7 @@ void GroupedMlp(benchmark::State& state, Isa isa, int threads, int64_t experts, 
                      .x_stride = hidden,
                      .offsets = offsets,
                      .experts = weights,
+                     .precision = precision,
                      .y = y.data(),
                      .y_stride = hidden});
   }
@@ -219,7 +221,7 @@ void Register(const std::string& name, Isa isa, int threads, Fn fn) {
 
 const bool kRegistered = [] {
   benchmark::RegisterBenchmark("ReadProbe/threads:1", ReadProbe)->UseRealTime();
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kAllIsas) {
     if (!IsaAvailable(isa)) continue;
     for (const int threads : {1, 2}) {
       for (const WeightFormat format : {WeightFormat::kMxfp4, WeightFormat::kBf16}) {
@@ -231,6 +233,15 @@ const bool kRegistered = [] {
         }
         Register(fmt::format("MatMul/{}/256x256/tokens:16", ToString(format)), isa, threads,
                  [=](benchmark::State& s) { MatMul(s, isa, threads, format, 16, 256, 256, 1); });
+      }
+      for (const auto precision : {ActivationPrecision::kFloat, ActivationPrecision::kInt8}) {
+        for (const int64_t tokens : {1, 4, 32, 96}) {
+          const int64_t experts = tokens > 4 ? 2 : 32;  // in the cache or in memory
+          Register(fmt::format("Experts/{}/tokens:{}", ToString(precision), tokens), isa, threads,
+                   [=](benchmark::State& s) {
+                     GroupedMlp(s, isa, threads, experts, tokens, 2048, 768, precision);
+                   });
+        }
       }
       Register("GroupedMlp/128x8/hidden:2048/inner:768", isa, threads,
                [=](benchmark::State& s) { GroupedMlp(s, isa, threads, 128, 8, 2048, 768); });

@@ -36,7 +36,7 @@ struct NamedOps {
 inline const std::vector<NamedOps>& AllCpuOps() {
   static const std::vector<NamedOps> kAll = [] {
     std::vector<NamedOps> made;
-    for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    for (const Isa isa : kAllIsas) {
       if (!IsaAvailable(isa)) continue;
       for (const int threads : {1, 2, 3}) {
         std::unique_ptr<Ops> ops = std::move(*MakeCpuOps({.threads = threads, .isa = isa}));

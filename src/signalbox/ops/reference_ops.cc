@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "signalbox/ops/int8.h"
 #include "signalbox/ops/ops.h"
 
 namespace signalbox {
@@ -239,22 +240,37 @@ class ReferenceOps final : public Ops {
       std::vector<float> gate(rows * inner);
       std::vector<float> up(rows * inner);
       const auto project = [&](const MatrixView& matrix, std::vector<float>& out) {
-        MatMul({.x = x,
-                .x_stride = p.x_stride,
-                .tokens = rows,
-                .w = matrix,
-                .y = out.data(),
-                .y_stride = inner});
+        Project({.x = x,
+                 .x_stride = p.x_stride,
+                 .tokens = rows,
+                 .w = matrix,
+                 .y = out.data(),
+                 .y_stride = inner},
+                p.precision);
       };
       project(w.gate, gate);
       project(w.up, up);
       Glu(p.activation, gate.data(), up.data(), rows * inner, up.data());
-      MatMul({.x = up.data(),
-              .x_stride = inner,
-              .tokens = rows,
-              .w = w.down,
-              .y = p.y + p.offsets[e] * p.y_stride,
-              .y_stride = p.y_stride});
+      Project({.x = up.data(),
+               .x_stride = inner,
+               .tokens = rows,
+               .w = w.down,
+               .y = p.y + p.offsets[e] * p.y_stride,
+               .y_stride = p.y_stride},
+              p.precision);
+    }
+  }
+
+  void Project(const MatMulParams& p, ActivationPrecision precision) {
+    if (precision != ActivationPrecision::kInt8 || p.w.format != WeightFormat::kMxfp4) {
+      return MatMul(p);
+    }
+    std::vector<Int8Block> q(p.w.cols / kMxBlock);
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      QuantiseRow(p.x + t * p.x_stride, p.w.cols, q.data());
+      for (int64_t r = 0; r < p.w.rows; ++r) {
+        p.y[t * p.y_stride + r] = Int8Dot(q.data(), p.w, r);
+      }
     }
   }
 

@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "signalbox/ops/simd_x86.h"
+#include "signalbox/ops/unroll.h"
+
 namespace signalbox {
 namespace {
 
@@ -139,6 +142,90 @@ inline Vec LoadE2m1(const std::byte* p, E2m1Table table) {
   const __m256i sign_bit = _mm256_set1_epi32(static_cast<int32_t>(0x80000000u));
   const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), sign_bit);
   return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, codes), _mm256_castsi256_ps(sign));
+}
+
+// ---- Whole numbers
+
+constexpr int kInt8Tokens = 4;  // sums of whole numbers and of floats fill half the registers
+
+using IntVec = __m256i;
+using ByteVec = __m256i;
+
+inline IntVec SetInt(int32_t v) {
+  return _mm256_set1_epi32(v);
+}
+inline Vec ToVec(IntVec a) {
+  return _mm256_cvtepi32_ps(a);
+}
+inline Vec FmaOnce(Vec a, Vec b, Vec c) {
+  return Fma(a, b, c);
+}
+inline ByteVec LoadByteVec(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline void StoreByteVec(uint8_t* p, ByteVec v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+}
+inline void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
+  const auto two_rows = [&](int r) {
+    const auto at = [&](int i) { return reinterpret_cast<const __m128i*>(rows[i] + offset); };
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(at(r))),
+                                   _mm_loadu_si128(at(r + 4)), 1);
+  };
+  const __m256i a = two_rows(0);
+  const __m256i b = two_rows(1);
+  const __m256i c = two_rows(2);
+  const __m256i d = two_rows(3);
+  const __m256i ab_low = _mm256_unpacklo_epi32(a, b);
+  const __m256i ab_high = _mm256_unpackhi_epi32(a, b);
+  const __m256i cd_low = _mm256_unpacklo_epi32(c, d);
+  const __m256i cd_high = _mm256_unpackhi_epi32(c, d);
+  units[0] = _mm256_unpacklo_epi64(ab_low, cd_low);
+  units[1] = _mm256_unpackhi_epi64(ab_low, cd_low);
+  units[2] = _mm256_unpacklo_epi64(ab_high, cd_high);
+  units[3] = _mm256_unpackhi_epi64(ab_high, cd_high);
+}
+inline ByteVec BiasedE2m1(__m256i codes) {
+  const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values),
+                             _mm256_and_si256(codes, _mm256_set1_epi8(0xf)));
+}
+inline ByteVec LowE2m1(ByteVec packed) {
+  return BiasedE2m1(packed);
+}
+inline ByteVec HighE2m1(ByteVec packed) {
+  return BiasedE2m1(_mm256_srli_epi16(packed, 4));
+}
+// Four sums of two products, each at most 24 * 127, fit 16 bits.
+template <int kTokens>
+inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  SB_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    __m256i pairs = _mm256_maddubs_epi16(w[0], _mm256_set1_epi32(FourBytes(x[t])));
+    SB_UNROLL
+    for (int u = 1; u < 4; ++u) {
+      pairs = _mm256_add_epi16(
+          pairs, _mm256_maddubs_epi16(w[u], _mm256_set1_epi32(FourBytes(x[t] + 4 * u))));
+    }
+    sum[t] = _mm256_add_epi32(sum[t], _mm256_madd_epi16(pairs, ones));
+  }
+}
+// The code is the exponent's bits, but for the least, which is subnormal, and the NaN.
+inline Vec HalfE8m0(__m128i codes) {
+  const __m256i bits = _mm256_max_epi32(_mm256_slli_epi32(_mm256_cvtepu8_epi32(codes), 23),
+                                        _mm256_set1_epi32(1 << 22));
+  const __m256i nan = _mm256_cmpeq_epi32(bits, _mm256_set1_epi32(0x7f800000));
+  const __m256i quiet = _mm256_and_si256(nan, _mm256_set1_epi32(1 << 22));
+  return Mul(_mm256_castsi256_ps(_mm256_or_si256(bits, quiet)), Set(0.5f));
+}
+inline void LoadHalfE8m0(const std::byte* const* rows, int64_t first, int n, float* out) {
+  __m128i columns[4];
+  TransposeBytes(rows, first, n, columns);
+  for (int i = 0; i < n; ++i) {
+    const __m128i two = columns[i / 2];
+    Store(out + i * kLanes, HalfE8m0(i % 2 == 0 ? two : _mm_unpackhi_epi64(two, two)));
+  }
 }
 
 }  // namespace

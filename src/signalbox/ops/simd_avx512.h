@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vec for AVX-512 (F, BW, VL, DQ): 16 floats. Included by cpu_avx512.cc only; simd_portable.h says
-// what each function means. Everything is local to that file, because code compiled for one
-// instruction set must never be linked into another's.
+// Vec for AVX-512 (F, BW, VL, DQ), with VNNI where the compiler's flags have it: 16 floats.
+// Included by cpu_avx512.cc and cpu_avx512_vnni.cc only; simd_portable.h says what each function
+// means. Everything is local to that file, because code compiled for one instruction set must never
+// be linked into another's.
 #pragma once
 
 #include <immintrin.h>
@@ -10,6 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "signalbox/ops/simd_x86.h"
+#include "signalbox/ops/unroll.h"
 
 namespace signalbox {
 namespace {
@@ -134,6 +138,114 @@ inline Vec LoadE2m1(const std::byte* p, E2m1Table table) {
       _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
   // The permutation reads four bits of each index, so the codes above need no mask.
   return _mm512_permutexvar_ps(_mm512_srlv_epi32(eight_codes, shifts), table);
+}
+
+// ---- Whole numbers
+
+using IntVec = __m512i;
+using ByteVec = __m512i;
+
+inline IntVec SetInt(int32_t v) {
+  return _mm512_set1_epi32(v);
+}
+inline Vec ToVec(IntVec a) {
+  return _mm512_cvtepi32_ps(a);
+}
+inline Vec FmaOnce(Vec a, Vec b, Vec c) {
+  return Fma(a, b, c);
+}
+inline ByteVec LoadByteVec(const uint8_t* p) {
+  return _mm512_loadu_si512(p);
+}
+inline void StoreByteVec(uint8_t* p, ByteVec v) {
+  _mm512_storeu_si512(p, v);
+}
+inline void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
+  const auto four_rows = [&](int r) {
+    const auto at = [&](int i) {
+      return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset));
+    };
+    __m512i v = _mm512_castsi128_si512(at(r));
+    v = _mm512_inserti32x4(v, at(r + 4), 1);
+    v = _mm512_inserti32x4(v, at(r + 8), 2);
+    return _mm512_inserti32x4(v, at(r + 12), 3);
+  };
+  const __m512i a = four_rows(0);
+  const __m512i b = four_rows(1);
+  const __m512i c = four_rows(2);
+  const __m512i d = four_rows(3);
+  const __m512i ab_low = _mm512_unpacklo_epi32(a, b);
+  const __m512i ab_high = _mm512_unpackhi_epi32(a, b);
+  const __m512i cd_low = _mm512_unpacklo_epi32(c, d);
+  const __m512i cd_high = _mm512_unpackhi_epi32(c, d);
+  units[0] = _mm512_unpacklo_epi64(ab_low, cd_low);
+  units[1] = _mm512_unpackhi_epi64(ab_low, cd_low);
+  units[2] = _mm512_unpacklo_epi64(ab_high, cd_high);
+  units[3] = _mm512_unpackhi_epi64(ab_high, cd_high);
+}
+inline ByteVec BiasedE2m1(__m512i codes) {
+  const __m128i values = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values),
+                             _mm512_and_si512(codes, _mm512_set1_epi8(0xf)));
+}
+inline ByteVec LowE2m1(ByteVec packed) {
+  return BiasedE2m1(packed);
+}
+inline ByteVec HighE2m1(ByteVec packed) {
+  return BiasedE2m1(_mm512_srli_epi16(packed, 4));
+}
+
+#if defined(__AVX512VNNI__)
+constexpr int kInt8Tokens = 12;  // 12 sums of whole numbers, 12 of floats and their operands
+
+template <int kTokens>
+inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+  SB_UNROLL
+  for (int u = 0; u < 4; ++u) {
+    SB_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      sum[t] = _mm512_dpbusd_epi32(sum[t], w[u], _mm512_set1_epi32(FourBytes(x[t] + 4 * u)));
+    }
+  }
+}
+#else
+constexpr int kInt8Tokens = 8;
+
+// Four sums of two products, each at most 24 * 127, fit 16 bits.
+template <int kTokens>
+inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  SB_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    __m512i pairs = _mm512_maddubs_epi16(w[0], _mm512_set1_epi32(FourBytes(x[t])));
+    SB_UNROLL
+    for (int u = 1; u < 4; ++u) {
+      pairs = _mm512_add_epi16(
+          pairs, _mm512_maddubs_epi16(w[u], _mm512_set1_epi32(FourBytes(x[t] + 4 * u))));
+    }
+    sum[t] = _mm512_add_epi32(sum[t], _mm512_madd_epi16(pairs, ones));
+  }
+}
+#endif
+
+// The code is the exponent's bits, but for the least, which is subnormal, and the NaN.
+inline Vec HalfE8m0(__m128i codes) {
+  const __m512i bits = _mm512_max_epi32(_mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23),
+                                        _mm512_set1_epi32(1 << 22));
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
+  const __m512i fixed = _mm512_mask_mov_epi32(bits, nan, _mm512_set1_epi32(0x7fc00000));
+  return Mul(_mm512_castsi512_ps(fixed), Set(0.5f));
+}
+inline void LoadHalfE8m0(const std::byte* const* rows, int64_t first, int n, float* out) {
+  __m128i front[4];  // of rows 0 .. 7
+  __m128i back[4];
+  TransposeBytes(rows, first, n, front);
+  TransposeBytes(rows + 8, first, n, back);
+  for (int i = 0; i < n; ++i) {
+    const __m128i codes = i % 2 == 0 ? _mm_unpacklo_epi64(front[i / 2], back[i / 2])
+                                     : _mm_unpackhi_epi64(front[i / 2], back[i / 2]);
+    Store(out + i * kLanes, HalfE8m0(codes));
+  }
 }
 
 }  // namespace

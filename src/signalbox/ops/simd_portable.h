@@ -142,5 +142,75 @@ inline Vec LoadE2m1(const std::byte* p, const E2m1Table& table) {
   return Map([&](int i) { return table.v[(eight_codes >> (4 * i)) & 0xf]; });
 }
 
+// ---- Whole numbers, for cpu_int8_impl.h
+
+constexpr int kInt8Tokens = 2;  // tokens per register tile
+
+// Lane r of a panel of kLanes weight rows: a sum, or four bytes of the row.
+struct IntVec {
+  int32_t v[kLanes];
+};
+struct ByteVec {
+  uint8_t v[4 * kLanes];
+};
+
+inline IntVec SetInt(int32_t v) {
+  IntVec out;
+  for (int32_t& lane : out.v) lane = v;
+  return out;
+}
+inline Vec ToVec(IntVec a) {
+  return Map([&](int i) { return static_cast<float>(a.v[i]); });
+}
+// a * b + c with one rounding.
+inline Vec FmaOnce(Vec a, Vec b, Vec c) {
+  return Map([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
+inline ByteVec LoadByteVec(const uint8_t* p) {
+  ByteVec out;
+  std::memcpy(out.v, p, sizeof(out.v));
+  return out;
+}
+inline void StoreByteVec(uint8_t* p, ByteVec v) {
+  std::memcpy(p, v.v, sizeof(v.v));
+}
+// Lane r of units[u] = bytes [offset + 4u, offset + 4u + 4) of rows[r].
+inline void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
+  for (int u = 0; u < 4; ++u) {
+    for (int r = 0; r < kLanes; ++r) std::memcpy(units[u].v + 4 * r, rows[r] + offset + 4 * u, 4);
+  }
+}
+// 2 * E2M1 + kE2m1Bias of the low or the high halves of bytes.
+constexpr uint8_t kBiasedE2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+inline ByteVec LowE2m1(ByteVec packed) {
+  ByteVec out;
+  for (int i = 0; i < 4 * kLanes; ++i) out.v[i] = kBiasedE2m1[packed.v[i] & 0xf];
+  return out;
+}
+inline ByteVec HighE2m1(ByteVec packed) {
+  ByteVec out;
+  for (int i = 0; i < 4 * kLanes; ++i) out.v[i] = kBiasedE2m1[packed.v[i] >> 4];
+  return out;
+}
+// sum[t] lane r += w . x[t] over 16 columns: lane r of w[u] meets x[t][4u .. 4u + 4).
+template <int kTokens>
+inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+  for (int t = 0; t < kTokens; ++t) {
+    for (int u = 0; u < 4; ++u) {
+      for (int r = 0; r < kLanes; ++r) {
+        for (int i = 0; i < 4; ++i) sum[t].v[r] += w[u].v[4 * r + i] * x[t][4 * u + i];
+      }
+    }
+  }
+}
+// out[i][r] = half of the E8M0 number at rows[r][first + i] for i < n; n is at most 8.
+inline void LoadHalfE8m0(const std::byte* const* rows, int64_t first, int n, float* out) {
+  for (int i = 0; i < n; ++i) {
+    for (int r = 0; r < kLanes; ++r) {
+      out[i * kLanes + r] = E8m0ToFloat(static_cast<uint8_t>(rows[r][first + i])) * 0.5f;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace signalbox
