@@ -66,11 +66,11 @@ struct PackedPanel {
 
   struct Block {
     ByteVec units[4];
-    void Low(ByteVec (&w)[4]) const {
+    SB_INLINE void Low(ByteVec (&w)[4]) const {
       SB_UNROLL
       for (int u = 0; u < 4; ++u) w[u] = LowE2m1(units[u]);
     }
-    void High(ByteVec (&w)[4]) const {
+    SB_INLINE void High(ByteVec (&w)[4]) const {
       SB_UNROLL
       for (int u = 0; u < 4; ++u) w[u] = HighE2m1(units[u]);
     }
@@ -81,7 +81,7 @@ struct PackedPanel {
     if (next == 0 || b % 4 != 0) return;
     for (int r = 0; r < kLanes; ++r) __builtin_prefetch(rows[r] + next + b * (kMxBlock / 2));
   }
-  Block At(int64_t b) const {
+  SB_INLINE Block At(int64_t b) const {
     Block block;
     Prefetch(b);
     LoadUnits(rows, b * (kMxBlock / 2), block.units);
@@ -95,16 +95,16 @@ struct BytePanel {
 
   struct Block {
     const uint8_t* p;
-    void Low(ByteVec (&w)[4]) const {
+    SB_INLINE void Low(ByteVec (&w)[4]) const {
       SB_UNROLL
       for (int u = 0; u < 4; ++u) w[u] = LoadByteVec(p + u * 4 * kLanes);
     }
-    void High(ByteVec (&w)[4]) const {
+    SB_INLINE void High(ByteVec (&w)[4]) const {
       SB_UNROLL
       for (int u = 0; u < 4; ++u) w[u] = LoadByteVec(p + (u + 4) * 4 * kLanes);
     }
   };
-  Block At(int64_t b) const { return {bytes + b * kMxBlock * kLanes}; }
+  SB_INLINE Block At(int64_t b) const { return {bytes + b * kMxBlock * kLanes}; }
 };
 
 // y[t][0 .. rows) for kTokens tokens and a panel; scale [cols / 32, kLanes] is half of each row's.

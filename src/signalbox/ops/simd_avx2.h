@@ -166,7 +166,7 @@ inline ByteVec LoadByteVec(const uint8_t* p) {
 inline void StoreByteVec(uint8_t* p, ByteVec v) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
 }
-inline void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
+SB_INLINE void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
   const auto two_rows = [&](int r) {
     const auto at = [&](int i) { return reinterpret_cast<const __m128i*>(rows[i] + offset); };
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(at(r))),
@@ -190,15 +190,15 @@ inline ByteVec BiasedE2m1(__m256i codes) {
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values),
                              _mm256_and_si256(codes, _mm256_set1_epi8(0xf)));
 }
-inline ByteVec LowE2m1(ByteVec packed) {
+SB_INLINE ByteVec LowE2m1(ByteVec packed) {
   return BiasedE2m1(packed);
 }
-inline ByteVec HighE2m1(ByteVec packed) {
+SB_INLINE ByteVec HighE2m1(ByteVec packed) {
   return BiasedE2m1(_mm256_srli_epi16(packed, 4));
 }
 // Four sums of two products, each at most 24 * 127, fit 16 bits.
 template <int kTokens>
-inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+SB_INLINE void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
   const __m256i ones = _mm256_set1_epi16(1);
   SB_UNROLL
   for (int t = 0; t < kTokens; ++t) {

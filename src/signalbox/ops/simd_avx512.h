@@ -160,7 +160,7 @@ inline ByteVec LoadByteVec(const uint8_t* p) {
 inline void StoreByteVec(uint8_t* p, ByteVec v) {
   _mm512_storeu_si512(p, v);
 }
-inline void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
+SB_INLINE void LoadUnits(const std::byte* const* rows, int64_t offset, ByteVec (&units)[4]) {
   const auto four_rows = [&](int r) {
     const auto at = [&](int i) {
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[i] + offset));
@@ -188,10 +188,10 @@ inline ByteVec BiasedE2m1(__m512i codes) {
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values),
                              _mm512_and_si512(codes, _mm512_set1_epi8(0xf)));
 }
-inline ByteVec LowE2m1(ByteVec packed) {
+SB_INLINE ByteVec LowE2m1(ByteVec packed) {
   return BiasedE2m1(packed);
 }
-inline ByteVec HighE2m1(ByteVec packed) {
+SB_INLINE ByteVec HighE2m1(ByteVec packed) {
   return BiasedE2m1(_mm512_srli_epi16(packed, 4));
 }
 
@@ -199,7 +199,7 @@ inline ByteVec HighE2m1(ByteVec packed) {
 constexpr int kInt8Tokens = 12;  // 12 sums of whole numbers, 12 of floats and their operands
 
 template <int kTokens>
-inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+SB_INLINE void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
   SB_UNROLL
   for (int u = 0; u < 4; ++u) {
     SB_UNROLL
@@ -213,7 +213,7 @@ constexpr int kInt8Tokens = 8;
 
 // Four sums of two products, each at most 24 * 127, fit 16 bits.
 template <int kTokens>
-inline void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
+SB_INLINE void DotUnits(const ByteVec (&w)[4], const int8_t* const* x, IntVec* sum) {
   const __m512i ones = _mm512_set1_epi16(1);
   SB_UNROLL
   for (int t = 0; t < kTokens; ++t) {
