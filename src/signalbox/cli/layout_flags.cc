@@ -250,6 +250,9 @@ Result<EngineOptions> EngineOptionsOf(const FlagValues& flags, int64_t parallel,
   options.prefix_cache = cache.prefix_cache;
   options.rank_timeout = RankTimeoutOf(flags);
   options.deterministic = flags.Switch("deterministic");
+  if (flags.Text("expert-activations") == "int8") {
+    options.expert_activations = ActivationPrecision::kInt8;
+  }
   options.chunked_delta = flags.Text("delta-rule") == "chunked";
   options.expand_latents = flags.Text("latent-attention") == "expanded";
   if (flags.Knows("inject") && flags.Has("inject"))

@@ -64,15 +64,15 @@ Result<std::string> Outcome(const std::string& flags, bool runs, std::vector<std
   }
   SB_ASSIGN_OR_RETURN(const EngineOptions options, EngineOptionsOf(invocation.flags, 1, notes));
   const CacheBudget& b = options.budget;
-  return Describe(options.layout) + fmt::format(
-                                        "device={} context={} tokens={} sequences={} snapshots={} "
-                                        "memory={} prefix={} timeout={} "
-                                        "kv={} ",
-                                        options.device == Device::kCpu ? "cpu" : "reference",
-                                        options.context, b.tokens, b.sequences,
-                                        b.snapshots ? std::to_string(*b.snapshots) : "auto",
-                                        options.memory, options.prefix_cache ? "on" : "off",
-                                        options.rank_timeout.count(), ToString(options.kv_dtype));
+  return Describe(options.layout) +
+         fmt::format(
+             "device={} context={} tokens={} sequences={} snapshots={} "
+             "memory={} prefix={} timeout={} "
+             "kv={} experts={} ",
+             options.device == Device::kCpu ? "cpu" : "reference", options.context, b.tokens,
+             b.sequences, b.snapshots ? std::to_string(*b.snapshots) : "auto", options.memory,
+             options.prefix_cache ? "on" : "off", options.rank_timeout.count(),
+             ToString(options.kv_dtype), ToString(options.expert_activations));
 }
 
 TEST(LayoutFlags, Cases) {

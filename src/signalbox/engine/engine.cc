@@ -142,6 +142,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
                   .model = &planned_.model,
                   .layout = &planned_.layout,
                   .kv_dtype = options.kv_dtype,
+                  .expert_activations = options.expert_activations,
                   .chunked_delta = options.chunked_delta,
                   .expand_latents = options.expand_latents,
                   .bf16_rope = options.bf16_rope,
@@ -157,6 +158,7 @@ Status Engine::Start(const EngineOptions& options, const LoadProgress& progress)
   }
   drafts_ = options.layout.limits.draft_tokens;
   kv_dtype_ = options.kv_dtype;
+  expert_activations_ = options.expert_activations;
   SB_RETURN_IF_ERROR(FillBudget(options));
   setup.budget = budget_;
   const int parts = planned_.layout.mesh().Size(planned_.layout.parallel.attn_dp);

@@ -71,6 +71,9 @@ struct EngineOptions {
   std::chrono::milliseconds rank_timeout = CommOptions{}.deadline;
   // What the cache holds keys and values in: kF32, kBf16 or kF8E4m3 (KvView).
   DType kv_dtype = DType::kF32;
+  // Of routed experts in MXFP4, and of a shared expert in one of their slots: kInt8 is faster and
+  // rounds what they are given (ops/int8.h).
+  ActivationPrecision expert_activations = ActivationPrecision::kFloat;
   // Chunk form of the delta rule in prefill: faster, but how a prompt was cut shows in the last
   // bits. The recurrent form gives a token the same result whatever its batch mates and chunks are.
   bool chunked_delta = false;
@@ -131,6 +134,7 @@ class Engine {
   const CacheBudget& budget() const { return budget_; }
   bool prefix_cache() const { return prefix_cache_; }
   DType kv_dtype() const { return kv_dtype_; }
+  ActivationPrecision expert_activations() const { return expert_activations_; }
   // Who has what of the cache, by part.
   std::vector<CacheAccount>& accounts() { return accounts_; }
   // Most tokens of a step that has prompt tokens.
@@ -152,6 +156,7 @@ class Engine {
   CacheBudget budget_;
   bool prefix_cache_ = true;
   DType kv_dtype_ = DType::kF32;
+  ActivationPrecision expert_activations_ = ActivationPrecision::kFloat;
   std::vector<CacheAccount> accounts_;
   std::unique_ptr<SequenceTable> named_;
   int64_t prefill_chunk_ = 0;

@@ -259,7 +259,8 @@ void LayerExecutor::Experts(const Step& step, const LayerRun& run) {
                   .ids = local,
                   .weights = routing.data,
                   .top_k = routing.width,
-                  .activation = context_.activation},
+                  .activation = context_.activation,
+                  .precision = world_.precision},
                  dst.data);
 }
 

@@ -62,6 +62,7 @@ struct RankWorld {
   AxisSet rows_in;             // axes that shard the residual rows of a layer's input
   bool first_replica = false;  // of an expert that has several; else rows take turns
   RowFaults faults;            // deliberate mistakes of the fault gallery
+  ActivationPrecision precision = ActivationPrecision::kFloat;  // of the experts' inputs
 };
 
 // What one addend contributes to a layer's output, in the rows that this rank holds.

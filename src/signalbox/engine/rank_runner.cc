@@ -140,6 +140,7 @@ Status RankRunner::BuildExchanges() {
           .top_k = static_cast<int>(model_.facts.kinds[k].moe->top_k) + shared,
           .capacity = layout_.capacity[static_cast<size_t>(layout_.phases[p])],
           .activation = facts_.activation,
+          .precision = setup_.expert_activations,
           .faults = setup_.row_faults};
       SB_ASSIGN_OR_RETURN(exchanges_.back().back(),
                           ExpertExchange::Create(*phase.context.contract, *comm_,
@@ -289,7 +290,8 @@ Status RankRunner::RunLayer(size_t layer, const Flat& flat, const RowLayout& row
                         .rows = &rows,
                         .rows_in = layout_.rows_in,
                         .first_replica = setup_.first_replica,
-                        .faults = setup_.row_faults};
+                        .faults = setup_.row_faults,
+                        .precision = setup_.expert_activations};
   std::vector<ExitAddend> addends;
   LayerExecutor executor(Context(), world, &observer_, tracing_ ? &addends : nullptr);
   SB_RETURN_IF_ERROR(executor.Run(phase->plan, run, x));

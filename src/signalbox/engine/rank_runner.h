@@ -37,6 +37,7 @@ struct RankSetup {
   Communicator* comm = nullptr;        // null on one rank
   CacheBudget budget;
   DType kv_dtype = DType::kF32;  // of keys and values in the cache
+  ActivationPrecision expert_activations = ActivationPrecision::kFloat;
   bool chunked_delta = false;
   bool expand_latents = false;
   bool bf16_rope = false;

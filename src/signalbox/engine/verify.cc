@@ -123,12 +123,16 @@ class Comparison {
   double ToleranceOf(int layer) const {
     const ModelFacts& facts = engine_.config().facts;
     int64_t attention = 0;
+    int64_t moe = 0;
     for (int l = 0; l <= layer; ++l) {
       const bool draft = l == static_cast<int>(facts.layers.size());
-      attention +=
-          (draft ? *facts.mtp : facts.layers[static_cast<size_t>(l)]).is_attention() ? 1 : 0;
+      const LayerFacts& at = draft ? *facts.mtp : facts.layers[static_cast<size_t>(l)];
+      attention += at.is_attention() ? 1 : 0;
+      moe += at.is_moe() ? 1 : 0;
     }
-    return ToleranceAfter(attention, options_.tolerance, engine_.kv_dtype());
+    const double tolerance = ToleranceAfter(attention, options_.tolerance, engine_.kv_dtype());
+    if (engine_.expert_activations() == ActivationPrecision::kFloat) return tolerance;
+    return ToleranceAfter(moe, tolerance, kInt8Step);
   }
 
   static bool Has(const StepOutput& output, int layer, std::string_view name) {
@@ -183,8 +187,11 @@ Status CompareDraft(Engine& planned, Engine& one, const StepBatch& prompts,
 }  // namespace
 
 double ToleranceAfter(int64_t attention_layers, double tolerance, DType kv_dtype) {
-  for (int64_t l = 0; l < attention_layers; ++l) {
-    const double step = RoundingStep(kv_dtype);
+  return ToleranceAfter(attention_layers, tolerance, RoundingStep(kv_dtype));
+}
+
+double ToleranceAfter(int64_t rounding_layers, double tolerance, double step) {
+  for (int64_t l = 0; l < rounding_layers; ++l) {
     tolerance = std::max({tolerance, std::sqrt(tolerance * step), step / 8});
   }
   return tolerance;
@@ -215,7 +222,8 @@ Result<VerifyReport> StartupCheck(Engine& planned, const std::string& directory)
                         .sequences = std::min(planned.budget().sequences, kCanarySequences),
                         .tolerance = 1e-4};
   const EngineOptions alone{.budget = {.tokens = 64, .sequences = options.sequences},
-                            .kv_dtype = planned.kv_dtype()};
+                            .kv_dtype = planned.kv_dtype(),
+                            .expert_activations = planned.expert_activations()};
   SB_ASSIGN_OR_RETURN(const auto one, Engine::Load(directory, alone));
   std::vector<size_t> seen;
   for (size_t l = 0; l < planned.config().facts.layers.size(); ++l) {

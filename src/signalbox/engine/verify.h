@@ -29,6 +29,11 @@ inline constexpr int64_t kCanarySequences = 3;
 // further one takes the tolerance half way to the step, on a logarithmic scale; it never goes past.
 // Without an attention layer, or with a cache of floats, it stays what it is.
 double ToleranceAfter(int64_t attention_layers, double tolerance, DType kv_dtype);
+// The same after layers that round with a step of this relative size: those whose experts take
+// int8, kInt8Step.
+double ToleranceAfter(int64_t rounding_layers, double tolerance, double step);
+// Of a block of 32 numbers, the largest is about twice their root mean square: 2 / 127.
+inline constexpr double kInt8Step = 1.0 / 64;
 
 struct VerifyOptions {
   int64_t tokens = 64;                   // of the prompts together, 4 at least; no more than a step

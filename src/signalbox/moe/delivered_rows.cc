@@ -280,7 +280,7 @@ const float* DeliveredRows::GatherInput(Ops& ops, Scratch& scratch) const {
 }
 
 Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts,
-                          bool weigh, const Activation& activation) {
+                          bool weigh, const Activation& activation, ActivationPrecision precision) {
   SB_CHECK(static_cast<int>(experts.size()) == shape_.slots) << experts.size();
   SB_RETURN_IF_ERROR(CheckRun(weigh));
   const auto rows = static_cast<int64_t>(rows_.size());
@@ -297,7 +297,8 @@ Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeig
                     .ids = ids_.data(),
                     .weights = weigh ? weights_.data() : nullptr,
                     .top_k = shape_.top_k,
-                    .activation = activation},
+                    .activation = activation,
+                    .precision = precision},
                    y_.data());
     return OkStatus();
   }
@@ -306,6 +307,7 @@ Status DeliveredRows::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeig
                   .offsets = offsets_,
                   .experts = experts,
                   .activation = activation,
+                  .precision = precision,
                   .y = y_.data(),
                   .y_stride = shape_.hidden});
   if (weigh) WeighResults();

@@ -57,7 +57,8 @@ class DeliveredRows {
   // those of this rank, [slots]. `weigh`: multiplies by the router weights. Flat rows give the sum
   // over their experts.
   Status Run(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> experts, bool weigh,
-             const Activation& activation = {});
+             const Activation& activation = {},
+             ActivationPrecision precision = ActivationPrecision::kFloat);
 
   // Results in shape `to`, summed where several become one row.
   Status PermuteResults(RowShape to, bool weigh);

@@ -25,6 +25,7 @@ ExpertExchange::ExpertExchange(const Contract& contract, Communicator& comm,
       transport_(std::move(transport)),
       faults_(options.faults),
       activation_(options.activation),
+      precision_(options.precision),
       delivered_(contract_, transport_->shape(), transport_->position(),
                  options.faults.read_poison) {}
 
@@ -152,8 +153,9 @@ Status ExpertExchange::Run(Ops& ops, Scratch& scratch, std::span<const ExpertWei
                 shifted.end());
     experts = shifted;
   }
-  SB_RETURN_IF_ERROR(fused() ? RunFused(ops, experts, weigh)
-                             : delivered_.Run(ops, scratch, experts, weigh, activation_));
+  SB_RETURN_IF_ERROR(fused()
+                         ? RunFused(ops, experts, weigh)
+                         : delivered_.Run(ops, scratch, experts, weigh, activation_, precision_));
   stage_ = Stage::kRun;
   return OkStatus();
 }
@@ -171,6 +173,7 @@ Status ExpertExchange::RunFused(Ops& ops, std::span<const ExpertWeights> experts
                     .offsets = offsets,
                     .experts = experts,
                     .activation = activation_,
+                    .precision = precision_,
                     .y = y.data(),
                     .y_stride = width});
     return OkStatus();

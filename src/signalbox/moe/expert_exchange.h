@@ -46,6 +46,7 @@ struct ExchangeOptions {
   int64_t capacity = 0;   // most rows that a rank sends in one call; 0 = the contract's default
   uint64_t seed = 1;      // of row orders that the contract leaves open
   Activation activation;  // of the experts
+  ActivationPrecision precision = ActivationPrecision::kFloat;  // likewise
   RowFaults faults;
 };
 
@@ -112,6 +113,7 @@ class ExpertExchange {
   const std::unique_ptr<Transport> transport_;
   const RowFaults faults_;
   const Activation activation_;
+  const ActivationPrecision precision_;
 
   Stage stage_ = Stage::kIdle;
   int64_t rows_ = 0;             // of the caller

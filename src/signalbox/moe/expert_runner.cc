@@ -44,6 +44,7 @@ void RunFlatExperts(Ops& ops, Scratch& scratch, std::span<const ExpertWeights> e
                   .offsets = offsets,
                   .experts = experts,
                   .activation = in.activation,
+                  .precision = in.precision,
                   .y = y,
                   .y_stride = in.hidden});
   std::fill_n(out, in.rows * in.hidden, 0.f);

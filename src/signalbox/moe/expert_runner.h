@@ -24,6 +24,7 @@ struct RoutedRows {
   const float* weights;  // [rows, top_k]; null: every weight is 1
   int64_t top_k;
   Activation activation = {};
+  ActivationPrecision precision = ActivationPrecision::kFloat;
 };
 
 // out [rows, hidden] <- sum over the row's experts held here of weight * expert(x), in top_k order,
