@@ -100,10 +100,10 @@ TEST(Quantise, RoundsToTheNearestOf255) {
     int32_t sum = 0;
     int32_t largest = 0;
     for (int64_t i = 0; i < 32; ++i) {
-      const int32_t v = q[b].q[i / 2 + i % 2 * 16];
+      const int8_t v = q[b].q[i / 2 + i % 2 * 16];
       EXPECT_LE(std::fabs(x[b * 32 + i] - static_cast<float>(v) * q[b].scale), 0.501f * q[b].scale);
       sum += v;
-      largest = std::max(largest, std::abs(v));
+      largest = std::max(largest, std::abs(int32_t{v}));
     }
     EXPECT_EQ(largest, 127);
     EXPECT_EQ(q[b].start, -12 * sum);
