@@ -12,6 +12,8 @@ mode=${1:-all}
 [[ $# -le 1 && ($mode == fast || $mode == all) ]] || die "usage: scripts/test.sh [fast|all]"
 
 export ASAN_OPTIONS=strict_string_checks=1:detect_stack_use_after_return=1
+# Vectors of 64 bytes have been placed wrongly in the stack frames made for that check (GCC bug 110027).
+if grep -qw avx512f /proc/cpuinfo; then ASAN_OPTIONS=strict_string_checks=1:detect_stack_use_after_return=0; fi
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1
 ASAN_SYMBOLIZER_PATH=$(command -v llvm-symbolizer-14) && export ASAN_SYMBOLIZER_PATH
