@@ -6,7 +6,7 @@ usage: scripts/lint.py BUILD_DIR [FILE...]      (FILE: only sources whose path c
 
 A file is clean as long as its text, the project files it reaches, its compile command and the configuration
 of clang-tidy are what they were when clang-tidy last found nothing. Prints diagnostics and exits 1 when there are any.
-Where a build compiles files together, so are they read here: in a third of the time, as most of it goes into headers.
+Where a build compiles files together, so are they read here: most of the time goes into headers.
 """
 
 import concurrent.futures

@@ -25,13 +25,6 @@ class Int8Experts : public testing::TestWithParam<Int8Case> {};
 INSTANTIATE_TEST_SUITE_P(Models, Int8Experts,
                          testing::Values(Int8Case{kTinyQwen, 1.5e-2}, Int8Case{kTinyKimi, 9e-2}));
 
-std::vector<ReferenceSequence> ReferenceOf(const std::string& model, const Engine& engine) {
-  const auto file = model == kTinyKimi ? "/reference.safetensors" : "/reference_logits.safetensors";
-  auto sequences = ReadReference(model + file, engine.config().facts.vocab);
-  EXPECT_TRUE(sequences.ok()) << sequences.status().ToString();
-  return std::move(sequences).value();
-}
-
 TEST_P(Int8Experts, LogitsStayClose) {
   const auto engine = LoadEngine(GetParam().model, {.threads = 2, .expert_activations = kInt8});
   ASSERT_TRUE(engine);
@@ -50,13 +43,7 @@ TEST_P(Int8Experts, LogitsDoNotDependOnHowThePromptIsCut) {
   const auto engine = LoadEngine(GetParam().model, {.threads = 2, .expert_activations = kInt8});
   ASSERT_TRUE(engine);
   const ReferenceSequence s = ReferenceOf(GetParam().model, *engine).front();
-  const auto whole = AllLogits(*engine, s.ids, 1000);
-  ASSERT_TRUE(whole.ok());
-  for (const int64_t chunk : {1, 7}) {
-    const auto pieces = AllLogits(*engine, s.ids, chunk);
-    ASSERT_TRUE(pieces.ok());
-    EXPECT_EQ(*pieces, *whole) << chunk;
-  }
+  ExpectPiecesToBeTheWhole(*engine, s.ids);
 }
 
 // Ranks that add up their parts, and ranks that send rows to each other's experts.

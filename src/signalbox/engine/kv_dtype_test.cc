@@ -26,13 +26,6 @@ INSTANTIATE_TEST_SUITE_P(Models, KvTypes,
                                          KvCase{kTinyKimi, DType::kBf16, 1e-3},
                                          KvCase{kTinyKimi, DType::kF8E4m3, 4e-2}));
 
-std::vector<ReferenceSequence> ReferenceOf(const std::string& model, const Engine& engine) {
-  const auto file = model == kTinyKimi ? "/reference.safetensors" : "/reference_logits.safetensors";
-  auto sequences = ReadReference(model + file, engine.config().facts.vocab);
-  EXPECT_TRUE(sequences.ok()) << sequences.status().ToString();
-  return std::move(sequences).value();
-}
-
 TEST_P(KvTypes, LogitsStayClose) {
   const KvCase& c = GetParam();
   const auto engine = LoadEngine(c.model, {.threads = 2, .kv_dtype = c.dtype});
@@ -54,13 +47,7 @@ TEST_P(KvTypes, LogitsDoNotDependOnHowThePromptIsCut) {
   const auto engine = LoadEngine(c.model, {.threads = 2, .kv_dtype = c.dtype});
   ASSERT_TRUE(engine);
   const ReferenceSequence s = ReferenceOf(c.model, *engine).front();
-  const auto whole = AllLogits(*engine, s.ids, 1000);
-  ASSERT_TRUE(whole.ok());
-  for (const int64_t chunk : {1, 7}) {
-    const auto pieces = AllLogits(*engine, s.ids, chunk);
-    ASSERT_TRUE(pieces.ok());
-    EXPECT_EQ(*pieces, *whole) << chunk;
-  }
+  ExpectPiecesToBeTheWhole(*engine, s.ids);
 }
 
 // Expanded latent attention takes them back from the pages.

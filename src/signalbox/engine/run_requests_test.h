@@ -29,16 +29,33 @@ inline std::unique_ptr<Engine> LoadEngine(const std::string& directory,
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
-// Halves of the sequences of the reference, as prompts.
-inline std::vector<std::vector<TokenId>> ReferencePrompts(Engine& engine,
-                                                          const std::string& directory) {
+// Tokens and logits of the model's reference.
+inline std::vector<ReferenceSequence> ReferenceOf(const std::string& directory,
+                                                  const Engine& engine) {
   const bool kimi = directory == kTinyKimi;
   auto sequences =
       ReadReference(directory + (kimi ? "/reference.safetensors" : "/reference_logits.safetensors"),
                     engine.config().facts.vocab);
   EXPECT_TRUE(sequences.ok()) << sequences.status().ToString();
+  return std::move(sequences).value();
+}
+
+// A prompt given in pieces has the logits, bit for bit, of the whole.
+inline void ExpectPiecesToBeTheWhole(Engine& engine, const std::vector<TokenId>& ids) {
+  const auto whole = AllLogits(engine, ids, 1000);
+  ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+  for (const int64_t chunk : {1, 7}) {
+    const auto pieces = AllLogits(engine, ids, chunk);
+    ASSERT_TRUE(pieces.ok()) << pieces.status().ToString();
+    EXPECT_EQ(*pieces, *whole) << chunk;
+  }
+}
+
+// Halves of the sequences of the reference, as prompts.
+inline std::vector<std::vector<TokenId>> ReferencePrompts(Engine& engine,
+                                                          const std::string& directory) {
   std::vector<std::vector<TokenId>> prompts;
-  for (auto& s : *sequences) {
+  for (auto& s : ReferenceOf(directory, engine)) {
     s.ids.resize(s.ids.size() / 2);
     prompts.push_back(s.ids);
   }

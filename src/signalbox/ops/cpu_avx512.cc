@@ -3,42 +3,15 @@
 // The kernels for AVX-512 F, BW, VL and DQ. CMakeLists.txt gives this file its instruction-set
 // flags.
 #if defined(__x86_64__)
-#include "signalbox/ops/cpu_kernels.h"
-#include "signalbox/ops/simd_avx512.h"
-// In order: each uses what the ones before define.
+// The kernels use what is included before them.
 // clang-format off
-#include "signalbox/ops/cpu_math_impl.h"
-#include "signalbox/ops/cpu_matmul_impl.h"
-#include "signalbox/ops/cpu_int8_impl.h"
-#include "signalbox/ops/cpu_rows_impl.h"
-#include "signalbox/ops/cpu_attention_impl.h"
-#include "signalbox/ops/cpu_delta_impl.h"
+#include "signalbox/ops/simd_avx512.h"
+#include "signalbox/ops/cpu_kernels_impl.h"
 // clang-format on
 
 namespace signalbox {
 
 const CpuKernels& Avx512Kernels() {
-  static constexpr CpuKernels kKernels = {
-      .mat_mul = MatMul,
-      .quantise = Quantise,
-      .mat_mul_int8 = Int8MatMul,
-      .mat_mul_transposed = MatMulTransposed,
-      .decode_row = DecodeRow,
-      .load_floats = LoadNumbers,
-      .rms_norm = RmsNorm,
-      .gated_rms_norm = GatedRmsNorm,
-      .mix = Mix,
-      .rope = Rope,
-      .attention = Attention,
-      .causal_conv = CausalConv,
-      .delta_recurrent = DeltaRecurrent,
-      .delta_chunked = DeltaChunked,
-      .router = Router,
-      .glu = Glu,
-      .sigmoid_mul = SigmoidMul,
-      .add_scaled = AddScaled,
-      .bounded_decay = BoundedDecay,
-  };
   return kKernels;
 }
 

@@ -8,7 +8,7 @@
 // Arguments are plain pointers, and what kernels call from this header is static: a function shared
 // between files must not be compiled in one that has instruction-set flags.
 //
-//   const CpuKernels& k = Avx2Kernels();
+//   const CpuKernels& k = KernelsOf(DetectIsa());
 //   k.mat_mul({.x = x, .x_stride = 64, .tokens = 3, .w = &w, .row_end = w.rows, .y = y, ...});
 #pragma once
 
@@ -185,5 +185,7 @@ const CpuKernels& Avx2Kernels();        // needs AVX2, FMA, F16C
 const CpuKernels& Avx512Kernels();      // needs AVX-512 F, BW, VL, DQ and the above
 const CpuKernels& Avx512VnniKernels();  // needs AVX-512 VNNI and the above
 #endif
+// The table of an instruction set, which this machine need not have.
+const CpuKernels& KernelsOf(Isa isa);
 
 }  // namespace signalbox

@@ -565,6 +565,8 @@ void CpuOps::GroupedMlp(const GroupedMlpParams& p) {
   });
 }
 
+}  // namespace
+
 const CpuKernels& KernelsOf(Isa isa) {
   switch (isa) {
 #if defined(__x86_64__)
@@ -579,8 +581,6 @@ const CpuKernels& KernelsOf(Isa isa) {
       return PortableKernels();
   }
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options) {
   if (options.threads < 1) {

@@ -14,21 +14,6 @@
 namespace signalbox::int8_test {
 namespace {
 
-const CpuKernels& KernelsOf(Isa isa) {
-  switch (isa) {
-#if defined(__x86_64__)
-    case Isa::kAvx2:
-      return Avx2Kernels();
-    case Isa::kAvx512:
-      return Avx512Kernels();
-    case Isa::kAvx512Vnni:
-      return Avx512VnniKernels();
-#endif
-    default:
-      return PortableKernels();
-  }
-}
-
 std::vector<Isa> Isas() {
   std::vector<Isa> available;
   std::copy_if(std::begin(kAllIsas), std::end(kAllIsas), std::back_inserter(available),
